@@ -1,0 +1,47 @@
+# Every target sets up what it needs, quietly and only when needed.
+PYTHON ?= python3
+BIN := .venv/bin
+BENCHES := replay restart write
+
+.PHONY: setup demo test check bench soak lock records clean help
+
+help:            ## this list
+	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:[^#]*##/\t/' | expand -t 12
+
+setup: .venv/.ready  ## .venv from the hashed requirements, and the broker's jars
+	@$(BIN)/python -m events.jars --quiet
+
+.venv/.ready: requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Detent needs Python 3.11 or newer; set PYTHON=/path/to/it")'
+	@echo "setting up .venv (once; about a minute)"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	@touch $@
+
+demo: setup      ## see it work, on the embedded broker
+	@$(BIN)/python -m detent demo
+
+test: check      ## all tests
+	@$(BIN)/python -m pytest
+
+check: setup     ## lint, format and strict types
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/mypy --no-error-summary
+
+bench: setup     ## all benchmarks; non-zero when a bar is missed
+	@for b in $(BENCHES); do $(BIN)/python -m bench.$$b || exit 1; done
+
+soak: setup      ## the long property runs (SOAK_EXAMPLES per law, default 20000)
+	@HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest tests/test_laws.py tests/test_codec.py --timeout 7200
+
+lock:            ## resolve the requirements anew (needs uv)
+	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 \
+	  --generate-hashes --no-annotate --no-header --quiet --upgrade -o requirements.txt
+
+records: setup   ## write events/records.py anew from schemas/*.avsc
+	@$(BIN)/python -m schemas.generate
+
+clean:           ## remove what setup and runs left in this folder
+	rm -rf .venv .detent .hypothesis .mypy_cache .pytest_cache .ruff_cache *.egg-info

@@ -1,0 +1,142 @@
+"""`detent broker`: run, look at and stop the embedded broker by hand.
+
+Nobody has to: whatever needs a broker and has no `bootstrap.servers` starts it. These commands only call
+`events.embedded` and say what came of it.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from events.broker_launch import BrokerFailed, log_tail
+from events.broker_state import BrokerStatus, broker_directory, is_used
+from events.embedded import DEFAULT_HEAP, STOP_LIMIT_S, EmbeddedBroker, answers, status, stop
+from events.embedded_guard import ASKED_TO_STOP
+
+NOT_RUNNING = 3
+LOOK_INTERVAL_S = 0.5
+
+app = typer.Typer(
+    help="The embedded broker: a real single-node Kafka on this machine, shared by all that use the same state "
+    "directory. It starts when something needs it and ends with its last user.",
+    no_args_is_help=True,
+)
+StateDir = Annotated[
+    Path,
+    typer.Option(
+        "--state-dir", envvar="DETENT_STATE", help="Where Detent keeps its state; the broker's is in broker/ there."
+    ),
+]
+DEFAULT_STATE_DIR = Path(".detent")
+
+
+@app.command("run")
+def run_broker(
+    state_dir: StateDir = DEFAULT_STATE_DIR,
+    properties: Annotated[
+        list[str] | None,
+        typer.Option("--property", metavar="NAME=VALUE", help="A server property of Kafka; may be given many times."),
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(help="The port to listen on; without it, the last one or a free one.")
+    ] = None,
+    heap: Annotated[str, typer.Option(help="The JVM's largest heap.")] = DEFAULT_HEAP,
+) -> None:
+    """Run the broker in the foreground, until Ctrl-C or SIGTERM.
+
+    Where one already runs, this joins it and keeps it running.
+
+    Example: detent broker run --property log.cleaner.backoff.ms=100
+    """
+    overrides = _parse_properties(properties) if properties else None
+    leave = threading.Event()
+    broker = EmbeddedBroker(state_dir, overrides=overrides, port=port, heap=heap)
+    with broker:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: leave.set())
+        _say(f"The broker is ready.\n\n  bootstrap.servers  {broker.bootstrap_servers}")
+        _say(f"  data and log       {broker.directory}\n")
+        _say(f"Stop it with Ctrl-C here, or anywhere with: detent broker stop --state-dir {state_dir}")
+        while not leave.wait(LOOK_INTERVAL_S):
+            if not broker.status.is_alive():
+                _explain_end(broker.directory)
+                return
+    _await_end(state_dir)
+
+
+@app.command("status")
+def show_status(
+    state_dir: StateDir = DEFAULT_STATE_DIR,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")] = False,
+) -> None:
+    """Say whether the broker runs, and where. Exit code 0 when it does, 3 when not."""
+    found = status(state_dir)
+    answering = found is not None and answers(found, timeout_s=2.0)
+    if as_json:
+        typer.echo(json.dumps(_describe(found, answering)))
+    elif found is None:
+        _say(f"No broker runs in {broker_directory(state_dir)}. It starts when something needs it.")
+    else:
+        state = "is stopping" if found.stopping else "runs" if answering else "runs, but does not answer (yet)"
+        _say(f"The broker {state}.\n\n  bootstrap.servers  {found.bootstrap_servers}")
+        _say(f"  since              {found.started_at}\n  process            {found.pid} (guard {found.guard_pid})")
+        _say(f"  log                {found.log}")
+        for name, value in found.overrides.items():
+            _say(f"  {name}={value}")
+    raise typer.Exit(0 if found else NOT_RUNNING)
+
+
+@app.command("stop")
+def stop_broker(state_dir: StateDir = DEFAULT_STATE_DIR) -> None:
+    """Stop the broker, even while others use it. Its data stays."""
+    if stop(state_dir):
+        _say("The broker has stopped. Its data is kept.")
+    else:
+        _say(f"No broker runs in {broker_directory(state_dir)}: nothing to stop.")
+
+
+def _parse_properties(properties: list[str]) -> dict[str, str]:
+    parsed = {}
+    for text in properties:
+        name, separator, value = text.partition("=")
+        if not name.strip() or not separator:
+            raise typer.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--property")
+        parsed[name.strip()] = value.strip()
+    return parsed
+
+
+def _describe(found: BrokerStatus | None, answering: bool) -> dict[str, object]:
+    if found is None:
+        return {"running": False}
+    shown = ("bootstrap_servers", "pid", "guard_pid", "port", "controller_port", "started_at", "log", "overrides")
+    return {"running": True, "answering": answering, **{name: getattr(found, name) for name in shown}}
+
+
+def _explain_end(directory: Path) -> None:
+    """The broker ended before we did: as somebody wished, or not."""
+    tail = log_tail(directory)
+    if ASKED_TO_STOP not in tail:
+        raise BrokerFailed("ended by itself or was killed", directory, tail)
+    _say("The broker was stopped from elsewhere.")
+
+
+def _await_end(state_dir: Path) -> None:
+    deadline = time.monotonic() + STOP_LIMIT_S
+    while status(state_dir) is not None and time.monotonic() < deadline:
+        if is_used(broker_directory(state_dir)):
+            _say("Left the broker to the other processes that use it; it ends with the last of them.")
+            return
+        time.sleep(0.05)
+    _say("The broker has stopped. Its data is kept.")
+
+
+def _say(text: str) -> None:
+    Console(highlight=False, markup=False, soft_wrap=True).print(text)

@@ -1,0 +1,82 @@
+"""Which Kafka cluster, under which names, and how every client of Detent talks to it.
+
+The one place where a librdkafka property is set. It holds no state and opens no connection by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient
+
+Properties = dict[str, str | int | float | bool]
+
+# librdkafka's own log lines go to Python's logging, where the application decides what to do with them.
+LOG = logging.getLogger("events.librdkafka")
+
+# A paused or cut-off broker is given up after this long; librdkafka's default is a minute.
+SOCKET_TIMEOUT_MS = 3000
+EVERYWHERE: Properties = {
+    "socket.timeout.ms": SOCKET_TIMEOUT_MS,
+    "reconnect.backoff.ms": 20,
+    "reconnect.backoff.max.ms": 1000,
+    "topic.metadata.refresh.interval.ms": 60_000,
+}
+READING: Properties = {
+    "group.id": "detent",  # required by the client, never used: partitions are assigned and the cursor is ours
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "isolation.level": "read_committed",
+    "enable.partition.eof": True,
+    # A position the log no longer has is an error, never a silent jump.
+    "auto.offset.reset": "error",
+    # Prefetch: bounded in bytes, and without the default pause of a second when the queue is full.
+    "queued.min.messages": 1_000_000,
+    "queued.max.messages.kbytes": 131_072,
+    "fetch.queue.backoff.ms": 5,
+    "fetch.message.max.bytes": 16 * 1024 * 1024,
+    "fetch.wait.max.ms": 100,
+}
+WRITING: Properties = {
+    "acks": "all",
+    "enable.idempotence": True,
+    "max.in.flight.requests.per.connection": 5,
+    "linger.ms": 1,
+    "compression.type": "lz4",
+}
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster, the prefix of Detent's topics on it, and the number of shards."""
+
+    bootstrap_servers: str
+    prefix: str = "detent"
+    shards: int = 4
+    # Any other librdkafka property (security, tuning); it wins over Detent's own.
+    properties: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+
+    def topic(self, name: str) -> str:
+        return f"{self.prefix}.{name}"
+
+    def admin(self) -> AdminClient:
+        return AdminClient(self._with({}), logger=LOG)
+
+    def consumer(self, **properties: str | int | float | bool) -> Consumer:
+        return Consumer(self._with(READING, _dotted(properties)), logger=LOG)
+
+    def producer(self, **properties: str | int | float | bool) -> Producer:
+        return Producer(self._with(WRITING, _dotted(properties)), logger=LOG)
+
+    def _with(self, *more: Mapping[str, str | int | float | bool]) -> Properties:
+        merged: Properties = {"bootstrap.servers": self.bootstrap_servers, **EVERYWHERE}
+        for properties in more:
+            merged |= properties
+        return merged | dict(self.properties)
+
+
+def _dotted(properties: Mapping[str, str | int | float | bool]) -> Properties:
+    return {name.replace("_", "."): value for name, value in properties.items()}

@@ -1,0 +1,108 @@
+"""Follows a shard's events: catches up with the log at the client's speed, then stays at its end.
+
+Catching up folds record by record towards an end at which every transaction is whole; a table that is catching up is
+not to be looked at. From then on whole transactions are folded one at a time.
+
+What a standby, a read model and forensics have in common. It folds whole transactions into a table and decides
+nothing.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from confluent_kafka import Message
+
+from events.cluster import Cluster
+from events.errors import BrokerUnreachable
+from events.reader import BATCH, PartitionReader, WholeTransactions, columns, offset_of
+from events.table import Poison, Raw, Table
+
+LOG = logging.getLogger(__name__)
+
+
+class Applied(NamedTuple):
+    """A transaction that was folded, and what it changed."""
+
+    records: list[Raw]
+    changed: dict[bytes, bytes | None]
+
+
+def log_poison(poison: Poison) -> None:
+    """The least that is done with a record that can't be folded."""
+    LOG.error("unreadable record offset=%d key=%r reason=%s", poison.record.offset, poison.record.key, poison.reason)
+
+
+class Follower:
+    """A table and the reader that feeds it. One thread at a time."""
+
+    def __init__(
+        self, cluster: Cluster, table: Table, *, poison: Callable[[Poison], None] = log_poison, topic: str = "events"
+    ) -> None:
+        self.table = table
+        self.reader = PartitionReader(cluster, topic, table.shard, table.next_offset)
+        self._cutter = WholeTransactions(table.cursor_key)
+        self._poison = poison
+        # Keys that catching up touched: what a mirror has to be told.
+        self.touched: set[bytes | None] = set()
+
+    def close(self) -> None:
+        self.reader.close()
+
+    def catch_up(self, end: int | None = None, *, remember: bool = False, patience_s: float = 60.0) -> int:
+        """Fold everything before `end` (now's end when none is given). Returns how many records there were. With
+        `remember`, `touched` collects the keys. Raises BrokerUnreachable when nothing arrives for too long."""
+        if end is None:
+            end = self.reader.start_and_end()[1]
+        count, heard = 0, time.monotonic()
+        with paused_collector():
+            while self.reader.position < end:
+                messages = self.reader.poll(0.1)
+                if messages:
+                    count += self._fold(messages, end, remember)
+                    heard = time.monotonic()
+                elif time.monotonic() - heard > patience_s:
+                    reader = self.reader
+                    reader.check()
+                    doing = f"replaying {reader.topic}/{reader.partition} from offset {reader.position} to {end}"
+                    raise BrokerUnreachable(reader.cluster.bootstrap_servers, doing, patience_s)
+        if self.reader.position > end:  # what was fetched beyond is for `advance`, in whole transactions
+            self.reader.go_to(end)
+        self.table.next_offset = end
+        return count
+
+    def _fold(self, messages: list[Message], end: int, remember: bool) -> int:
+        if offset_of(messages[-1]) >= end:
+            del messages[bisect_left(messages, end, key=offset_of) :]
+        run = columns(messages)
+        self.table.fold(run, poison=self._poison)
+        if remember:
+            self.touched.update(run.keys)
+        return len(messages)
+
+    def advance(self, timeout_s: float, limit: int = BATCH) -> list[Applied]:
+        """The transactions that have ended since, folded one by one; none when nothing ends in time."""
+        applied = []
+        for records in self._cutter.cut(self.reader.poll(timeout_s, limit)):
+            applied.append(Applied(records, self.table.apply(records, poison=self._poison)))
+            self.table.next_offset = records[-1].offset + 1
+        return applied
+
+
+@contextmanager
+def paused_collector() -> Iterator[None]:
+    """Without Python's cycle collector, which would walk the growing table again and again for nothing: bytes
+    hold no references."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

@@ -1,0 +1,122 @@
+"""Entity keys and shards: which bytes name an entity, and which partition a job lives on.
+
+A key is readable text, `kind/part/part`, the same in every language. Parts that users choose are
+percent-encoded, so a key parses in exactly one way and every entity has exactly one key.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from urllib.parse import quote, unquote
+
+from events.errors import DetentError, UnreadableKey
+
+# What follows each kind: `str` is a name somebody chose, `int` a number.
+KINDS: dict[str, tuple[type[str] | type[int], ...]] = {
+    "job": (str,),
+    "specification": (str,),
+    "pipeline": (str, int),
+    "task": (str, int, int),
+    "ready": (str, int, int),
+    "pending": (str, int),  # the checkpoint in flight
+    "checkpoint": (str, int),  # the latest completed checkpoint
+    "savepoint": (str, str),
+    "command": (str, str),
+    "cleanup": (str,),
+    "summary": (str, int),  # job and incarnation: it outlives the job's other keys
+    "leader": (int,),
+    "cursor": (int,),
+    "worker": (str,),
+}
+WITHOUT_JOB = frozenset({"leader", "cursor", "worker"})
+MAX_NAME_BYTES = 512
+MAX_NUMBER = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Entity:
+    """One entity of the log, such as `Entity("task", ("orders", 0, 2))`."""
+
+    kind: str
+    parts: tuple[str | int, ...]
+
+    def __post_init__(self) -> None:
+        wanted = KINDS.get(self.kind)
+        if wanted is None or len(wanted) != len(self.parts):
+            raise UnreadableKey(repr((self.kind, *self.parts)).encode(), "no such kind, or a wrong number of parts")
+        for part, kind in zip(self.parts, wanted, strict=True):
+            if not isinstance(part, kind) or isinstance(part, bool):
+                raise UnreadableKey(repr(self.parts).encode(), f"{part!r} should be {kind.__name__}")
+            check_name(part) if isinstance(part, str) else check_number(part)
+
+    @property
+    def text(self) -> str:
+        return "/".join((self.kind, *(quote(str(part), safe="") for part in self.parts)))
+
+    @property
+    def key(self) -> bytes:
+        return self.text.encode()
+
+    @property
+    def job(self) -> str:
+        """The job it belongs to; empty where it belongs to none."""
+        return "" if self.kind in WITHOUT_JOB else str(self.parts[0])
+
+
+def check_name(name: str) -> None:
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError as error:
+        raise UnreadableKey(repr(name).encode(), "a name must be valid Unicode") from error
+    if not 0 < size <= MAX_NAME_BYTES:
+        raise UnreadableKey(name.encode(), f"a name has 1 to {MAX_NAME_BYTES} bytes, this one {size}")
+
+
+def check_number(number: int) -> None:
+    if not 0 <= number <= MAX_NUMBER:
+        raise UnreadableKey(str(number).encode(), "a number in a key is 0 or more and fits 64 bits")
+
+
+def parse(key: bytes) -> Entity:
+    """The entity a key names. Anything that `Entity.key` would not write is refused."""
+    try:
+        kind, *parts = key.decode("ascii").split("/")
+        wanted = KINDS[kind]
+        paired = zip(parts, wanted, strict=True)
+        read = [unquote(part, errors="strict") if want is str else int(part) for part, want in paired]
+    except (UnicodeDecodeError, KeyError, ValueError) as error:
+        raise UnreadableKey(key, f"expected kind/part/part with one of the kinds {', '.join(KINDS)}") from error
+    entity = Entity(kind, tuple(read))
+    if entity.key != key:
+        raise UnreadableKey(key, f"it should be written {entity.text}")
+    return entity
+
+
+def order_key(worker: str, job: str, pipeline: int, task: int) -> bytes:
+    """The key of orders: the newest order for a worker's task is the one that counts."""
+    return "/".join((quote(worker, safe=""), quote(job, safe=""), str(pipeline), str(task))).encode()
+
+
+def murmur2(data: bytes) -> int:
+    """Kafka's own 32-bit hash of a key, as its default partitioner uses it, so that services in any
+    language which leave partitioning to their client reach the right shard."""
+    mask, m, length = 0xFFFFFFFF, 0x5BD1E995, len(data)
+    h = (0x9747B28C ^ length) & mask
+    whole = length - length % 4
+    for i in range(0, whole, 4):
+        k = int.from_bytes(data[i : i + 4], "little") * m & mask
+        k = (k ^ k >> 24) * m & mask
+        h = h * m & mask ^ k
+    if whole < length:
+        h = (h ^ int.from_bytes(data[whole:], "little")) * m & mask
+    h = (h ^ h >> 13) * m & mask
+    return h ^ h >> 15
+
+
+@functools.lru_cache(maxsize=65536)
+def shard_of(name: str, shards: int) -> int:
+    """The partition of a job (or, for orders, of a worker)."""
+    if shards < 1:
+        raise DetentError(f"a cluster has at least one shard, not {shards}")
+    return (murmur2(name.encode()) & 0x7FFFFFFF) % shards

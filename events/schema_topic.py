@@ -1,0 +1,83 @@
+"""The schemas topic: the log describes itself, so that any later version reads any earlier log.
+
+Whoever writes puts the schemas it writes with there first. Key: the fingerprint in hexadecimal; value: the schema.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+
+from confluent_kafka import KafkaError, Message
+
+from events.cluster import Cluster
+from events.codec import SchemaBook
+from events.errors import BrokerUnreachable, DetentError
+from events.reader import PartitionReader
+
+LOG = logging.getLogger(__name__)
+REFRESH_AT_MOST_EVERY_S = 1.0
+
+
+class SchemaTopic:
+    """Keeps a book of schemas in step with the topic. One thread at a time."""
+
+    def __init__(self, cluster: Cluster, book: SchemaBook) -> None:
+        self._cluster, self._book = cluster, book
+        self._reader = PartitionReader(cluster, "schemas", 0)
+        self._on_topic: set[bytes] = set()
+        self._refreshed = float("-inf")
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def load(self, patience_s: float = 30.0) -> None:
+        """Learn every schema on the topic up to its end. A schema that can't be used is logged: the records written
+        with it will be named as they are met."""
+        end = self._reader.start_and_end(patience_s)[1]
+        deadline = time.monotonic() + patience_s
+        while self._reader.position < end:
+            for message in self._reader.poll(0.1):
+                self._learn(message)
+            if time.monotonic() > deadline:
+                raise BrokerUnreachable(self._cluster.bootstrap_servers, "reading the schemas topic", patience_s)
+        self._refreshed = time.monotonic()
+
+    def refresh(self) -> None:
+        """Learn what is new, but not again at once: garbage with made-up fingerprints must not become load."""
+        if time.monotonic() - self._refreshed >= REFRESH_AT_MOST_EVERY_S:
+            self.load()
+
+    def publish(self, patience_s: float = 30.0) -> int:
+        """Put the schemas of this version on the topic where they are missing. Returns how many were."""
+        self.load(patience_s)
+        missing = [name for name, key in self._book.fingerprints.items() if key.hex().encode() not in self._on_topic]
+        failed: list[str] = []
+
+        def delivered(error: KafkaError | None, _message: Message) -> None:
+            if error is not None:
+                failed.append(error.str())
+
+        producer = self._cluster.producer()
+        for name in missing:
+            value = json.dumps(self._book.own[name], separators=(",", ":")).encode()
+            key = self._book.fingerprints[name].hex().encode()
+            producer.produce(self._cluster.topic("schemas"), value, key, 0, delivered)
+        if producer.flush(patience_s):
+            raise BrokerUnreachable(self._cluster.bootstrap_servers, "writing the schemas topic", patience_s)
+        if failed:
+            raise DetentError(f"the schemas topic does not take our schemas: {failed[0]}")
+        return len(missing)
+
+    def _learn(self, message: Message) -> None:
+        key, value = message.key() or b"", message.value()
+        if value is None:
+            return
+        try:
+            fingerprint = self._book.add(json.loads(value))
+            if fingerprint.hex().encode() != key:
+                raise DetentError(f"its key is {key!r}, its fingerprint {fingerprint.hex()}")
+            self._on_topic.add(key)
+        except (ValueError, DetentError) as error:
+            LOG.error("a schema can't be used offset=%s key=%r reason=%s", message.offset(), key, error)

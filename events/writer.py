@@ -1,0 +1,198 @@
+"""The transactional writer of a shard: everything of a transaction becomes visible together, or nothing does.
+
+One transactional id per shard; opening a writer fences the one before it. librdkafka speaks transactions V1, in which
+a late commit or abort can end the *next* transaction of the same producer (KAFKA-17754). So a producer whose commit or
+abort got no definite answer is thrown away and never begins another: a new one bumps the epoch, which voids the stray
+request, and the log tells what happened.
+
+Errors, in the order they are looked at: fenced or fatal → the producer is thrown away; needs abort → aborted, and the
+caller goes back to its cursor; retriable → called again until the answer is definite or time is up; anything else → the
+producer is thrown away.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import NamedTuple, NoReturn
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from events.cluster import SOCKET_TIMEOUT_MS, Cluster
+from events.codec import Codec
+from events.errors import BrokerUnreachable, DetentError, Fenced, OutcomeUnknown, RecordTooLarge, TransactionAborted
+from events.records import Event
+from events.table import Headers
+
+LOG = logging.getLogger(__name__)
+
+# Room for the batch's and the record's own overhead below the broker's limit.
+OVERHEAD = 1024
+FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
+
+
+class Outgoing(NamedTuple):
+    """A record to write: for `topic` without its prefix."""
+
+    topic: str
+    partition: int
+    key: bytes
+    value: bytes | None
+    headers: Headers | None = None
+
+
+def outgoing_events(codec: Codec, shard: int, events: Sequence[Event]) -> list[Outgoing]:
+    """Events as records: the key is the entity that the event names."""
+    values = codec.encode_all(events, "Event")
+    return [
+        Outgoing("events", shard, event.entity.encode(), value) for event, value in zip(events, values, strict=True)
+    ]
+
+
+class TransactionalWriter:
+    """A producer that owns a shard until a newer one does. Not for several threads at once.
+
+    After Fenced or OutcomeUnknown it is closed: open another with `TransactionalWriter(...)` and read the log."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        transactional_id: str,
+        *,
+        max_record_bytes: int = 4 * 1024 * 1024,
+        transaction_timeout_ms: int = 5000,
+        patience_s: float = 30.0,
+    ) -> None:
+        self.transactional_id = transactional_id
+        self._cluster = cluster
+        self._max_record_bytes = max_record_bytes
+        self._timeout_s = transaction_timeout_ms / 1000
+        self._topics: dict[str, str] = {}
+        self._last_offset = -1
+        self._producer: Producer | None = cluster.producer(
+            transactional_id=transactional_id,
+            transaction_timeout_ms=transaction_timeout_ms,
+            message_timeout_ms=transaction_timeout_ms,
+            socket_timeout_ms=min(SOCKET_TIMEOUT_MS, transaction_timeout_ms),  # the client demands it
+            message_max_bytes=max_record_bytes + OVERHEAD,
+            queue_buffering_max_messages=1_000_000,
+        )
+        self._take_over(patience_s)
+
+    def __enter__(self) -> TransactionalWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the producer up. An open transaction is left to the next owner's fencing."""
+        self._producer = None
+
+    @property
+    def closed(self) -> bool:
+        return self._producer is None
+
+    def commit(self, records: Iterable[Outgoing]) -> int:
+        """Write all records in one transaction. Returns the offset of the last one, durable and visible.
+
+        Raises RecordTooLarge (nothing was sent), TransactionAborted (nothing will be visible, this writer goes on),
+        Fenced or OutcomeUnknown (this writer is closed)."""
+        producer = self._open()
+        batch = self._checked(records)
+        self._call("begin", producer.begin_transaction)
+        deadline = time.monotonic() + self._timeout_s
+        for record in batch[:-1]:
+            self._produce(producer, record, deadline)
+        self._produce(producer, batch[-1], deadline, self._delivered)
+        self._call("commit", producer.commit_transaction)
+        return self._last_offset
+
+    def _checked(self, records: Iterable[Outgoing]) -> Sequence[Outgoing]:
+        batch = records if isinstance(records, list) else list(records)
+        if not batch:
+            raise DetentError("a transaction has at least one record: its cursor")
+        for record in batch:
+            size = len(record.key) + len(record.value or b"")
+            if size > self._max_record_bytes:
+                raise RecordTooLarge(record.topic, record.key, size, self._max_record_bytes)
+        return batch
+
+    def _open(self) -> Producer:
+        if self._producer is None:
+            raise DetentError(f"the writer {self.transactional_id} is closed; open a new one and read the log first")
+        return self._producer
+
+    def _take_over(self, patience_s: float) -> None:
+        """Fence the owner before, abort what it left open, and own the id."""
+        started = time.monotonic()
+        while (left := started + patience_s - time.monotonic()) > 0:
+            try:
+                return self._open().init_transactions(min(left, 5.0))
+            except KafkaException as failure:
+                error: KafkaError = failure.args[0]
+                if not error.retriable():
+                    self._give_up("opening", error)
+                LOG.warning("writer=%s is not open yet: %s", self.transactional_id, error.str())
+        self.close()
+        raise BrokerUnreachable(self._cluster.bootstrap_servers, f"opening {self.transactional_id}", patience_s)
+
+    def _produce(
+        self, producer: Producer, record: Outgoing, deadline: float, delivered: Callable[..., None] | None = None
+    ) -> None:
+        topic = self._topics.get(record.topic)
+        if topic is None:
+            topic = self._topics[record.topic] = self._cluster.topic(record.topic)
+        while True:
+            try:
+                if record.headers is None:
+                    return producer.produce(topic, record.value, record.key, record.partition, delivered)
+                headers: list[tuple[str, str | bytes | None]] = [*record.headers]
+                return producer.produce(topic, record.value, record.key, record.partition, delivered, headers=headers)
+            except BufferError:
+                producer.poll(0.05)
+                if time.monotonic() > deadline:
+                    self._abort(f"the broker did not take the records within {self._timeout_s:g} s")
+            except KafkaException as failure:
+                error: KafkaError = failure.args[0]
+                if error.fatal():
+                    self._give_up("produce", error)
+                # Not even queued, and nothing is committed yet: aborting is definite.
+                self._abort(f"produce: {error.str()} ({error.name()})")
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        self._last_offset = -1 if error else message.offset() or 0
+
+    def _call(self, doing: str, call: Callable[[], None]) -> None:
+        """Call until the answer is definite. librdkafka resumes a call that was interrupted by its own time limit."""
+        deadline, pause = time.monotonic() + 2 * self._timeout_s, 0.01
+        while True:
+            try:
+                return call()
+            except KafkaException as failure:
+                error: KafkaError = failure.args[0]
+                if not error.retriable() or error.txn_requires_abort() or time.monotonic() > deadline:
+                    self._fail(doing, error)
+                time.sleep(pause)
+                pause = min(2 * pause, 0.5)
+
+    def _fail(self, doing: str, error: KafkaError) -> NoReturn:
+        if not error.fatal() and error.txn_requires_abort() and doing != "abort":
+            self._abort(f"{doing}: {error.str()} ({error.name()})")
+        self._give_up(doing, error)
+
+    def _abort(self, reason: str) -> NoReturn:
+        self._call("abort", self._open().abort_transaction)
+        raise TransactionAborted(self.transactional_id, reason)
+
+    def _give_up(self, doing: str, error: KafkaError) -> NoReturn:
+        """Throw the producer away: it must never begin another transaction."""
+        self.close()
+        reason = f"{error.str()} ({error.name()})"
+        if error.code() in FENCED:
+            raise Fenced(self.transactional_id, reason)
+        raise OutcomeUnknown(self.transactional_id, doing, reason)

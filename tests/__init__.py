@@ -1,0 +1,1 @@
+"""What Detent's tests are: see CONTRIBUTING.md."""

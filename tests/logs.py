@@ -1,0 +1,71 @@
+"""What tests on a real broker share: a cluster of their own, a leader's writes, and waiting on conditions."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from typing import TypeVar
+
+from events.cluster import Cluster
+from events.codec import Codec
+from events.follower import Applied, Follower
+from events.records import Cursor, Event, EventState, Task
+from events.table import Table
+from events.writer import Outgoing, TransactionalWriter, outgoing_events
+from tests.strategies import an_event
+
+T = TypeVar("T")
+
+
+def until(wanted: Callable[[], T], what: str, limit_s: float = 60.0) -> T:
+    """Wait for a condition; its value when it holds. The limit is for hanging, not for judging speed."""
+    deadline = time.monotonic() + limit_s
+    while not (value := wanted()):
+        assert time.monotonic() < deadline, f"waited {limit_s:g} s for {what}"
+        time.sleep(0.02)
+    return value
+
+
+def own_cluster(bootstrap_servers: str, shards: int = 1) -> Cluster:
+    """A cluster whose topics nobody else uses."""
+    return Cluster(bootstrap_servers, prefix=f"t-{uuid.uuid4().hex[:10]}", shards=shards)
+
+
+def tasks(start: int, stop: int, *, epoch: int = 1, rows: int = 0) -> list[Event]:
+    return [an_event(f"task/job-{i}/0/0", epoch, 1, 1, i, Task(rows=rows)) for i in range(start, stop)]
+
+
+def cursor(epoch: int = 1, sequence: int = 0) -> Event:
+    state: EventState = Cursor(positions=())
+    return an_event("cursor/0", epoch, 0, 0, sequence, state)
+
+
+def transaction(codec: Codec, events: list[Event], *, epoch: int = 1) -> list[Outgoing]:
+    return outgoing_events(codec, 0, [*events, cursor(epoch)])
+
+
+def a_writer(cluster: Cluster, **options: float) -> TransactionalWriter:
+    return TransactionalWriter(cluster, f"{cluster.prefix}-shard-0", **options)  # type: ignore[arg-type]
+
+
+def replayed(cluster: Cluster, codec: Codec) -> Table:
+    """The table of a full replay."""
+    follower = Follower(cluster, Table("events", 0, codec))
+    try:
+        follower.catch_up()
+    finally:
+        follower.close()
+    return follower.table
+
+
+def followed(follower: Follower, count: int, limit: int = 2000) -> list[Applied]:
+    """The next transactions, waited for."""
+    found: list[Applied] = []
+
+    def enough() -> bool:
+        found.extend(follower.advance(0.1, limit))
+        return len(found) >= count
+
+    until(enough, f"{count} transactions")
+    return found
