@@ -121,7 +121,7 @@ class Mirror:
         """Mirror this table and nothing else. A failure of the disk is kept in `failure`, not raised."""
         self._stop()
         self._discard()
-        self.failure = None
+        self.failure = None  # whatever was wrong with the one before
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._db = _open(self.path)
@@ -147,9 +147,15 @@ class Mirror:
     def close(self) -> None:
         """Write what is pending and close."""
         self._stop()
-        if self._db is not None:
-            self._db.close()
-            self._db = None
+        self._close()
+
+    def _close(self) -> None:
+        database, self._db = self._db, None
+        try:
+            if database is not None:
+                database.close()
+        except Exception as error:  # noqa: BLE001  RocksDB's binding raises plain exceptions
+            self._fail(error)
 
     def _stop(self) -> None:
         if self._thread is not None:
@@ -184,14 +190,13 @@ class Mirror:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        self.failure = MirrorFailed(self.path, str(error))
         self._pending.clear()
-        LOG.error("%s shard=%d", self.failure, self._shard)
+        if self.failure is None:  # once is enough
+            self.failure = MirrorFailed(self.path, str(error))
+            LOG.error("%s shard=%d", self.failure, self._shard)
 
     def _discard(self) -> None:
-        if self._db is not None:
-            self._db.close()
-            self._db = None
+        self._close()
         self._about = None
         shutil.rmtree(self.path, ignore_errors=True)
 

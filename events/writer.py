@@ -98,7 +98,8 @@ class TransactionalWriter:
         return self._producer is None
 
     def commit(self, records: Iterable[Outgoing]) -> int:
-        """Write all records in one transaction. Returns the offset of the last one, durable and visible.
+        """Write all records in one transaction. Returns the offset of the last one. It is durable then, and visible to
+        readers as soon as the broker has written its markers, some milliseconds later.
 
         Raises RecordTooLarge (nothing was sent), TransactionAborted (nothing will be visible, this writer goes on),
         Fenced or OutcomeUnknown (this writer is closed)."""

@@ -49,11 +49,19 @@ def a_writer(cluster: Cluster, **options: float) -> TransactionalWriter:
     return TransactionalWriter(cluster, f"{cluster.prefix}-shard-0", **options)  # type: ignore[arg-type]
 
 
-def replayed(cluster: Cluster, codec: Codec) -> Table:
-    """The table of a full replay."""
+def settle(cluster: Cluster) -> None:
+    """Fence the shard's writer, as a new leader does. A commit is durable when it is answered, but visible only when
+    its markers are written, some milliseconds later: without fencing first, the end may be measured before that."""
+    a_writer(cluster).close()
+
+
+def replayed(cluster: Cluster, codec: Codec, end: int | None = None) -> Table:
+    """The table of a full replay: up to `end`, or, after fencing, of everything."""
+    if end is None:
+        settle(cluster)
     follower = Follower(cluster, Table("events", 0, codec))
     try:
-        follower.catch_up()
+        follower.catch_up(end)
     finally:
         follower.close()
     return follower.table

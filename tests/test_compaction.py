@@ -27,13 +27,13 @@ EAGER = {
 SETTINGS = TopicSettings(forensics_window_ms=0, delete_retention_ms=100, extra={"events": EAGER})
 
 
-def on_the_log(cluster_reader: PartitionReader) -> list[Raw]:
+def on_the_log(reader: PartitionReader) -> list[Raw]:
     """Every record that a reader from the start is given."""
-    cluster_reader.go_to(0)
-    end = cluster_reader.start_and_end()[1]
+    reader.go_to(0)
+    end = reader.start_and_end()[1]
     found: list[Raw] = []
-    while cluster_reader.position < end:
-        found.extend(map(raw, cluster_reader.poll(0.1)))
+    while reader.position < end:
+        found.extend(map(raw, reader.poll(0.1)))
     return found
 
 
@@ -41,32 +41,27 @@ def test_T8_what_the_cleaner_leaves_folds_to_the_same_state(tmp_path: Path) -> N
     with EmbeddedBroker(tmp_path, overrides={"log.cleaner.backoff.ms": "200"}) as broker:
         cluster = own_cluster(broker.bootstrap_servers)
         ensure_topics(cluster, SETTINGS)
-        entities, generations = 500, 20
-        deleted = [event.entity.encode() for event in tasks(0, 200)]
-        with a_writer(cluster) as writer:
+        generations, deleted = 20, {event.entity.encode() for event in tasks(0, 200)}
+        newest = {e.entity.encode(): CODEC.encode(e) for e in tasks(0, 500, rows=generations - 1)}
+        expected = {key: value for key, value in newest.items() if key not in deleted}
+        with a_writer(cluster) as writer, PartitionReader(cluster, "events", 0) as reader:
             for generation in range(generations):
-                writer.commit(transaction(CODEC, tasks(0, entities, rows=generation)))
+                writer.commit(transaction(CODEC, tasks(0, 500, rows=generation)))
             gone = [Outgoing("events", 0, key, None, tombstone_headers(1, 1)) for key in deleted]
-            writer.commit([*gone, *transaction(CODEC, [])])
-            before = replayed(cluster, CODEC)
-            written = generations * (entities + 1) + len(deleted) + 1
-            with PartitionReader(cluster, "events", 0) as reader:
-                assert len(on_the_log(reader)) == written
+            written = writer.commit([*gone, *transaction(CODEC, [])])
 
-                def cleaned() -> list[Raw]:
-                    # The active segment is never cleaned: go on writing, so that it is rolled.
-                    writer.commit(transaction(CODEC, []))
-                    left = on_the_log(reader)
-                    superseded = len({r.key for r in left}) < len([r for r in left if r.key != b"cursor/0"])
-                    dead = {r.key for r in left} & set(deleted)
-                    return [] if superseded or dead else left
+            def cleaned() -> list[Raw]:
+                # The active segment is never cleaned: go on writing, so that it is rolled.
+                writer.commit(transaction(CODEC, []))
+                left = on_the_log(reader)
+                keys = [r.key for r in left if r.key != b"cursor/0"]
+                return [] if len(keys) > len(set(keys)) or deleted & set(keys) else left
 
-                left = until(cleaned, "the cleaner to have run", limit_s=120)
+            left = until(cleaned, "the cleaner to have run", limit_s=120)
+        # It shrank, it lost superseded records and tombstones, and most transactions have lost their cursor.
         assert len(left) < written / 10
-        assert {r.key for r in left} >= set(before.values)
-        after = replayed(cluster, CODEC)
-        del before.values[b"cursor/0"], after.values[b"cursor/0"]  # written on while we waited
-        assert after.values == before.values
-        assert len(after.values) == entities - len(deleted)
-        assert after.epoch == before.epoch
-        assert after.voided == 0
+        assert left[0].offset > 0
+        table = replayed(cluster, CODEC)
+        del table.values[b"cursor/0"]
+        assert table.values == expected
+        assert table.voided == 0

@@ -20,7 +20,7 @@ from events.mirror import Mirror, MirrorRefused
 from events.recovery import recover
 from events.table import Table
 from events.topics import ensure_topics
-from tests.logs import a_writer, own_cluster, replayed, tasks, transaction, until
+from tests.logs import a_writer, own_cluster, replayed, settle, tasks, transaction, until
 
 CODEC = Codec()
 DAY = 86_400_000
@@ -169,7 +169,7 @@ def test_killed_while_writing_it_leaves_an_older_mirror_not_a_wrong_one(tmp_path
         from tests.logs import tasks
         module.FLUSH_EVERY_S = 0.001
         mirror = a_mirror(Path(sys.argv[1]) / "m")
-        table = a_table(50)
+        table = a_table(50, next_offset=0)
         mirror.replace(table, 1000)
         generation = 0
         while True:
@@ -213,8 +213,8 @@ def test_a_restart_replays_only_the_tail(cluster: Cluster, tmp_path: Path, caplo
     def mirror() -> Mirror:
         return Mirror(tmp_path / "m", facts.topic_id, 0, facts.delete_retention_ms)
 
-    writer = a_writer(cluster)
-    writer.commit(transaction(CODEC, tasks(0, 1000)))
+    a_writer(cluster).commit(transaction(CODEC, tasks(0, 1000)))
+    settle(cluster)
     first = mirror()
     with caplog.at_level(logging.WARNING):
         recovered = recover(cluster, 0, CODEC, first)
@@ -223,7 +223,8 @@ def test_a_restart_replays_only_the_tail(cluster: Cluster, tmp_path: Path, caplo
     first.close()
     recovered.follower.close()
 
-    writer.commit(transaction(CODEC, tasks(0, 5, rows=1)))
+    a_writer(cluster).commit(transaction(CODEC, tasks(0, 5, rows=1)))
+    settle(cluster)
     second = mirror()
     recovered = recover(cluster, 0, CODEC, second)
     assert (recovered.from_mirror, recovered.replayed) == (True, 6)
@@ -244,8 +245,8 @@ def test_a_restart_rebuilds_a_mirror_in_doubt(
     cluster: Cluster, tmp_path: Path, doubt: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     facts = ensure_topics(cluster)["events"]
-    with a_writer(cluster) as writer:
-        writer.commit(transaction(CODEC, tasks(0, 10)))
+    a_writer(cluster).commit(transaction(CODEC, tasks(0, 10)))
+    settle(cluster)
     wrong = a_table(5, next_offset=10_000 if doubt == "ahead" else 0)
     mirror = Mirror(tmp_path / "m", "another" if doubt == "recreated" else facts.topic_id, 0, DAY)
     mirror.replace(wrong, 1000)
