@@ -6,12 +6,13 @@ purpose becomes one paragraph on stderr and exit code 1; a traceback is for prog
 
 from __future__ import annotations
 
+import logging
 import sys
 
 import typer
 from rich.console import Console
 
-from detent import broker_commands
+from detent import broker_commands, demo
 from events.errors import DetentError
 
 
@@ -27,6 +28,7 @@ def build_app() -> typer.Typer:
     )
     app.callback()(_no_options)  # keeps `detent broker …` a group, however few commands there are
     app.add_typer(broker_commands.app, name="broker")
+    app.command("demo")(demo.run_demo)
     return app
 
 
@@ -36,6 +38,9 @@ def _no_options() -> None:
 
 def main() -> None:
     """The entry point."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
+    # The client library warns of what passes by itself (a coordinator that loads, a retry).
+    logging.getLogger("events.librdkafka").setLevel(logging.ERROR)
     try:
         build_app()()
     except DetentError as error:

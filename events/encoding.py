@@ -12,8 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from events.errors import EncodingError
-from schemas import Schema
-from schemas.generate import python_name
+from schemas import Schema, python_name
 
 Encode = Callable[[Any], bytes]
 

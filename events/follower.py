@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from confluent_kafka import Message
-
 from events.cluster import Cluster
 from events.errors import BrokerUnreachable
 from events.reader import BATCH, PartitionReader, WholeTransactions, columns, offset_of
@@ -63,9 +61,8 @@ class Follower:
         count, heard = 0, time.monotonic()
         with paused_collector():
             while self.reader.position < end:
-                messages = self.reader.poll(0.1)
-                if messages:
-                    count += self._fold(messages, end, remember)
+                if arrived := self._fold_what_arrives(end, remember):
+                    count += arrived
                     heard = time.monotonic()
                 elif time.monotonic() - heard > patience_s:
                     reader = self.reader
@@ -77,8 +74,11 @@ class Follower:
         self.table.next_offset = end
         return count
 
-    def _fold(self, messages: list[Message], end: int, remember: bool) -> int:
-        if offset_of(messages[-1]) >= end:
+    def _fold_what_arrives(self, end: int, remember: bool) -> int:
+        """One batch. It is let go on return, before the next is fetched: its memory is used again while it is still in
+        the processor's cache."""
+        messages = self.reader.poll(0.1)
+        if messages and offset_of(messages[-1]) >= end:
             del messages[bisect_left(messages, end, key=offset_of) :]
         run = columns(messages)
         self.table.fold(run, poison=self._poison)

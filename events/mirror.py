@@ -23,7 +23,8 @@ from events.table import Table
 LOG = logging.getLogger(__name__)
 FORMAT = 1
 ABOUT = b"\0about"  # sorts before every entity's key, and can be none: keys are printable
-FLUSH_EVERY_S = 0.2
+GATHER_S = 0.2  # how long changes gather before they are written as one batch
+FLUSHED_BYTES = 1024 * 1024  # bounds what a restart after a crash has to read twice
 
 
 class About(msgspec.Struct, frozen=True):
@@ -41,10 +42,11 @@ class About(msgspec.Struct, frozen=True):
 
 @dataclass(eq=False)
 class MirrorRefused(DetentError):
-    """A mirror that must not be trusted."""
+    """A mirror that is not there or must not be trusted."""
 
     path: Path
     reason: str
+    missing: bool = False
 
     def message(self) -> str:
         return f"the mirror at {self.path} is not used: {self.reason}. It is rebuilt from the log."
@@ -79,12 +81,13 @@ class Mirror:
         self._pending_about: About | None = None
         self._wake = threading.Condition()
         self._closing = False
+        self._unflushed = 0
         self._thread: threading.Thread | None = None
 
     def load(self, topic: str, codec: Codec, now_ms: int) -> Table:
         """The mirrored table. Raises MirrorRefused with the reason when there is none to trust."""
         if not (self.path / "CURRENT").exists():
-            raise MirrorRefused(self.path, "there is none yet")
+            raise MirrorRefused(self.path, "there is none yet", missing=True)
         try:
             self._db = _open(self.path)
             values: dict[bytes, bytes] = dict(self._db.items())  # type: ignore[arg-type]
@@ -169,7 +172,7 @@ class Mirror:
         while True:
             with self._wake:
                 self._wake.wait_for(lambda: self._pending_about is not None or self._closing)
-                self._wake.wait_for(lambda: self._closing, FLUSH_EVERY_S)  # let a batch gather
+                self._wake.wait_for(lambda: self._closing, GATHER_S)  # let a batch gather
                 pending, about, closing = self._pending, self._pending_about, self._closing
                 self._pending, self._pending_about = {}, None
             if about is not None and self.failure is None:
@@ -184,7 +187,11 @@ class Mirror:
         batch.put(ABOUT, msgspec.json.encode(about))
         try:
             if self._db is not None:
+                self._unflushed += batch.size_in_bytes()
                 self._db.write(batch)
+                if self._unflushed > FLUSHED_BYTES:
+                    self._db.flush()
+                    self._unflushed = 0
                 self._about, self.mirrored_offset = about, about.next_offset
         except Exception as error:  # noqa: BLE001  RocksDB's binding raises plain exceptions
             self._fail(error)
@@ -204,7 +211,6 @@ class Mirror:
 def _open(path: Path) -> Rdict:
     options = Options(raw_mode=True)
     options.create_if_missing(True)
-    options.set_write_buffer_size(16 * 1024 * 1024)  # bounds what is read again after a crash
     options.set_compression_type(DBCompressionType.lz4())
     options.set_keep_log_file_num(2)
     options.set_max_open_files(64)

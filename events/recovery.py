@@ -67,5 +67,5 @@ def _mirrored(mirror: Mirror, codec: Codec, now: int) -> Table | None:
     try:
         return mirror.load("events", codec, now)
     except MirrorRefused as refused:
-        LOG.warning("%s", refused)
+        LOG.log(logging.INFO if refused.missing else logging.WARNING, "%s", refused)
         return None

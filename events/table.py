@@ -116,7 +116,7 @@ class Table:
             del table[None]
             for i in (i for i, key in enumerate(run.keys) if key is None):
                 poison(Poison(run.record(i), KEYLESS))
-        if None in run.values:
+        if not all(run.values):
             for key, value in zip(run.keys, run.values, strict=True):
                 if value is None and table.get(key, b"") is None:
                     del table[key]

@@ -117,10 +117,10 @@ class TransactionalWriter:
         batch = records if isinstance(records, list) else list(records)
         if not batch:
             raise DetentError("a transaction has at least one record: its cursor")
-        for record in batch:
-            size = len(record.key) + len(record.value or b"")
-            if size > self._max_record_bytes:
-                raise RecordTooLarge(record.topic, record.key, size, self._max_record_bytes)
+        sizes = [len(record.key) + len(record.value or b"") for record in batch]
+        if (size := max(sizes)) > self._max_record_bytes:
+            largest = batch[sizes.index(size)]
+            raise RecordTooLarge(largest.topic, largest.key, size, self._max_record_bytes)
         return batch
 
     def _open(self) -> Producer:

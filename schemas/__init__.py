@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+import keyword
 from importlib import resources
 from typing import Any
 
@@ -23,6 +24,11 @@ def files() -> dict[str, Schema]:
             schema = json.loads(path.read_text(encoding="utf-8"))
             found[f"{schema['namespace']}.{schema['name']}"] = schema
     return found
+
+
+def python_name(field: str) -> str:
+    """A field's name in Python, where `from` can't be one."""
+    return field + "_" if keyword.iskeyword(field) else field
 
 
 def self_contained(name: str) -> Schema:

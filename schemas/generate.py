@@ -5,11 +5,11 @@ A test fails when the file is not what this would write.
 
 from __future__ import annotations
 
-import keyword
 from pathlib import Path
 from typing import Any
 
 import schemas
+from schemas import python_name
 
 TARGET = Path(__file__).parent.parent / "events" / "records.py"
 WIDTH = 120
@@ -35,10 +35,6 @@ import msgspec
 class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True, tag_field="type"):
     """What all records are. As JSON, each says its type."""
 '''
-
-
-def python_name(field: str) -> str:
-    return field + "_" if keyword.iskeyword(field) else field
 
 
 def python_type(avro: Any) -> str:

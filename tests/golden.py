@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 
 import schemas
-import schemas.generate
 from events import records
 from events.codec import TOP_LEVEL, Codec
 
@@ -44,7 +43,7 @@ def sample_record(name: str, rng: random.Random, **given: Any) -> Any:
     fields = schemas.files()[name]["fields"]
     return getattr(records, name.removeprefix("detent."))(
         **{
-            schemas.generate.python_name(f["name"]): given[f["name"]] if f["name"] in given else sample(f["type"], rng)
+            schemas.python_name(f["name"]): given[f["name"]] if f["name"] in given else sample(f["type"], rng)
             for f in fields
         }
     )

@@ -15,7 +15,6 @@ from events import records
 from events.codec import Codec
 from events.records import Cause, Cursor, Event, EventState, Job, Leader, Task
 from events.table import Poison, Raw, Run, Table, tombstone_headers
-from schemas.generate import python_name
 
 settings.register_profile(
     "default", max_examples=200, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
@@ -51,7 +50,7 @@ def of_type(kind: Any) -> st.SearchStrategy[Any]:
 
 def record_of(name: str) -> st.SearchStrategy[Any]:
     fields = schemas.files()[f"detent.{name}"]["fields"]
-    return st.builds(getattr(records, name), **{python_name(f["name"]): of_type(f["type"]) for f in fields})
+    return st.builds(getattr(records, name), **{schemas.python_name(f["name"]): of_type(f["type"]) for f in fields})
 
 
 # Logs -----------------------------------------------------------------------------------------------------------------

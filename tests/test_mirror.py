@@ -167,7 +167,7 @@ def test_killed_while_writing_it_leaves_an_older_mirror_not_a_wrong_one(tmp_path
         from events import mirror as module
         from tests.test_mirror import CODEC, a_mirror, a_table
         from tests.logs import tasks
-        module.FLUSH_EVERY_S = 0.001
+        module.GATHER_S = 0.001
         mirror = a_mirror(Path(sys.argv[1]) / "m")
         table = a_table(50, next_offset=0)
         mirror.replace(table, 1000)
@@ -216,7 +216,7 @@ def test_a_restart_replays_only_the_tail(cluster: Cluster, tmp_path: Path, caplo
     a_writer(cluster).commit(transaction(CODEC, tasks(0, 1000)))
     settle(cluster)
     first = mirror()
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.INFO):
         recovered = recover(cluster, 0, CODEC, first)
     assert "there is none yet. It is rebuilt from the log" in caplog.text
     assert (recovered.from_mirror, recovered.replayed) == (False, 1001)

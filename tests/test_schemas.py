@@ -92,7 +92,7 @@ def test_earlier_versions_read_what_this_one_writes(folder: Path, name: str, dat
     fields = fastavro.schemaless_reader(body, codec.book.parsed[name], old)
     assert isinstance(fields, dict)
     for field, value in fields.items():
-        ours = getattr(record, schemas.generate.python_name(field))
+        ours = getattr(record, schemas.python_name(field))
         assert isinstance(value, dict | list) or value == ours
 
 
@@ -108,9 +108,7 @@ def evolved(name: str, change: Any) -> SchemaBook:
 
 def later_encoding(book: SchemaBook, name: str, record: records.Record, **more: Any) -> bytes:
     """What a later version would write, by fastavro."""
-    fields = {
-        f["name"]: getattr(record, schemas.generate.python_name(f["name"]), None) for f in book.own[name]["fields"]
-    }
+    fields = {f["name"]: getattr(record, schemas.python_name(f["name"]), None) for f in book.own[name]["fields"]}
     stream = io.BytesIO()
     fastavro.schemaless_writer(stream, book.parsed[name], fields | more)
     return b"\xc3\x01" + book.fingerprints[name] + stream.getvalue()
