@@ -9,7 +9,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka.admin import AdminClient
 
 Properties = dict[str, str | int | float | bool]
@@ -47,6 +47,34 @@ WRITING: Properties = {
     "linger.ms": 1,
     "compression.type": "lz4",
 }
+
+
+# What passes by itself: a broker or a leader that is not there just now, a topic that is so new that not every broker has
+# heard of it.
+PASSING = frozenset(
+    {
+        KafkaError._TRANSPORT,
+        KafkaError._TIMED_OUT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._RESOLVE,
+        KafkaError.BROKER_NOT_AVAILABLE,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NETWORK_EXCEPTION,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.REPLICA_NOT_AVAILABLE,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.UNKNOWN_TOPIC_ID,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+    }
+)
+
+
+def passes(error: KafkaError) -> bool:
+    """Whether asking again makes sense."""
+    return error.retriable() or error.code() in PASSING
 
 
 @dataclass(frozen=True)

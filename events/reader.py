@@ -12,16 +12,12 @@ from typing import cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from events.cluster import Cluster
+from events.cluster import Cluster, passes
 from events.errors import DetentError, Place
 from events.table import Raw, Run, transactions
 from events.topics import answered
 
 BATCH = 2000  # small enough to stay in the processor's cache while it is folded
-# What passes by itself; the client goes on trying.
-PASSING = frozenset(
-    {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError.NOT_LEADER_FOR_PARTITION}
-)
 
 
 @dataclass(eq=False)
@@ -107,7 +103,7 @@ class PartitionReader:
             return False
         if error.code() == KafkaError._PARTITION_EOF:
             self.position = max(self.position, offset_of(message))
-        elif error.code() not in PASSING and not error.retriable():
+        elif not passes(error):
             place = Place(self.topic, self.partition, self.position)
             raise UnreadablePartition(place, f"{error.str()} ({error.name()})")
         return True

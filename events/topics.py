@@ -14,7 +14,7 @@ from typing import TypeVar
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType, TopicDescription
 
-from events.cluster import Cluster
+from events.cluster import Cluster, passes
 from events.errors import BrokerUnreachable, DetentError, TopicMismatch
 
 SECOND, MINUTE, HOUR, DAY = 1000, 60_000, 3_600_000, 86_400_000
@@ -191,24 +191,9 @@ def answered(cluster: Cluster, doing: str, patience_s: float, ask: Callable[[], 
         except (KafkaException, TimeoutError) as error:
             waited = time.monotonic() - started
             code = error.args[0] if error.args and isinstance(error.args[0], KafkaError) else None
-            # Right after creation a topic may not have reached the broker that answers.
-            passing = code is None or code.retriable() or code.code() in PASSING
-            if not passing:
+            if code is not None and not passes(code):
                 raise DetentError(f"the broker at {cluster.bootstrap_servers} refused, {doing}: {error}") from error
             if waited + pause > patience_s:
                 raise BrokerUnreachable(cluster.bootstrap_servers, doing, patience_s) from error
             time.sleep(pause)
             pause = min(2 * pause, 1.0)
-
-
-PASSING = frozenset(
-    {
-        KafkaError._TRANSPORT,
-        KafkaError._TIMED_OUT,
-        KafkaError._ALL_BROKERS_DOWN,
-        KafkaError._RESOLVE,
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError.UNKNOWN_TOPIC_ID,
-        KafkaError.LEADER_NOT_AVAILABLE,
-    }
-)
