@@ -49,7 +49,7 @@ WRITING: Properties = {
 }
 
 
-# What passes by itself: a broker or a leader that is not there just now, a topic that is so new that not every broker has
+# What passes by itself: a broker or a leader that is not there just now, a topic so new that not every broker has
 # heard of it.
 PASSING = frozenset(
     {
