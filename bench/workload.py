@@ -28,7 +28,7 @@ def state_of(entity: str, rng: random.Random, step: int) -> EventState:
     if kind == "pipeline":
         return Pipeline(tasks=TASKS, next_checkpoint=step + 1)
     if kind == "checkpoint":
-        acks = tuple(Ack(task=t, attempt=1, position=b"%016d" % step) for t in range(2))
+        acks = tuple(Ack(checkpoint=step, task=t, attempt=1, position=b"%016d" % step) for t in range(2))
         return Checkpoint(id=step, triggered_at=START_MS + step, acks=acks)
     if kind == "ready":
         return ReadyMark(worker=f"worker-{rng.randrange(8)}", position=b"%016d" % step)

@@ -99,14 +99,17 @@ class Encoders:
             return [f"(b'\\1' if {value} else b'\\0')"]
         if isinstance(kind, list):
             return [self._union(kind, value)]
-        if kind["type"] == "record":
+        if isinstance(kind, str) or kind["type"] == "record":
             return [f"{self._nested(kind)}({value})"]
         if kind["type"] in ("array", "map"):
             item = self._lambda(kind["items" if kind["type"] == "array" else "values"])
             return [f"{'array' if kind['type'] == 'array' else 'mapping'}({value}, {item})"]
         raise EncodingError(str(kind), "this kind of schema is not used by Detent's records")
 
-    def _nested(self, schema: Schema) -> str:
+    def _nested(self, schema: Schema | str) -> str:
+        """The function of a record within a record; Avro writes a record out once and names it from then on."""
+        if isinstance(schema, str):
+            return f"encode_{schema.rsplit('.', 1)[-1]}"
         name = f"encode_{schema['name']}"
         if name not in self.scope:
             self._function(schema, b"")
@@ -124,7 +127,8 @@ class Encoders:
             index = {b: repr(LAST[i << 1]) for i, b in enumerate(branches)}
             some = self._lambda(other)
             return f"({index['null']} if (u := {value}) is None else {index[other]} + {some}(u))"
+        functions = [self._nested(branch) for branch in branches]
         self.scope[table] = {
-            branch["name"]: (LAST[i << 1], self.scope[self._nested(branch)]) for i, branch in enumerate(branches)
+            name.removeprefix("encode_"): (LAST[i << 1], self.scope[name]) for i, name in enumerate(functions)
         }
         return f"(t := {table}[(u := {value}).__class__.__name__])[0], t[1](u)"

@@ -19,6 +19,7 @@ KINDS: dict[str, tuple[type[str] | type[int], ...]] = {
     "pipeline": (str, int),
     "task": (str, int, int),
     "ready": (str, int, int),
+    "ack": (str, int, int),  # a task's part of the checkpoint in flight
     "pending": (str, int),  # the checkpoint in flight
     "checkpoint": (str, int),  # the latest completed checkpoint
     "savepoint": (str, str),

@@ -26,8 +26,13 @@ class Staged(Record, frozen=True, kw_only=True):
 
 
 class Ack(Record, frozen=True, kw_only=True):
-    """A task's part of a checkpoint."""
+    """A task's part of a checkpoint.
 
+    Each stands on the log by itself as it comes; the completed checkpoint carries all.
+    """
+
+    # The checkpoint's id.
+    checkpoint: int
     # The task's number in its pipeline.
     task: int
     # The attempt that acknowledged.
@@ -134,6 +139,8 @@ class CheckpointCommitted(Record, frozen=True, kw_only=True):
 
     # The checkpoint's id.
     checkpoint: int
+    # Rows published.
+    rows: int = 0
 
 
 class CheckpointFailed(Record, frozen=True, kw_only=True):
@@ -243,14 +250,18 @@ class Command(Record, frozen=True, kw_only=True):
 
 
 class CommitCheckpoint(Record, frozen=True, kw_only=True):
-    """Publish the output that the completed checkpoint names: idempotent, repeated until reported."""
+    """Publish the output that the completed checkpoint names.
+
+    It is idempotent by job, incarnation, pipeline and checkpoint, and repeated until reported. One worker does it for
+    the whole pipeline, whether it runs a task of it or not.
+    """
 
     # The checkpoint's id.
     checkpoint: int
+    # The job's specification as JSON.
+    specification: str
     # What to publish, and nothing else.
     staged: tuple[Staged, ...]
-    # Whether the task ends with it.
-    last: bool = False
 
 
 class Position(Record, frozen=True, kw_only=True):
@@ -448,6 +459,7 @@ EventState = (
     | Pipeline
     | Task
     | ReadyMark
+    | Ack
     | Checkpoint
     | Cleanup
     | Outcome
@@ -556,10 +568,12 @@ class StopTask(Record, frozen=True, kw_only=True):
 
 
 class TriggerCheckpoint(Record, frozen=True, kw_only=True):
-    """Finish the slice and acknowledge position and staged output."""
+    """Finish the slice and acknowledge position and all output staged since the last completed checkpoint."""
 
     # The checkpoint's id.
     checkpoint: int
+    # The last completed checkpoint; 0 for none. Output acknowledged up to it is not acknowledged again.
+    completed: int = 0
     # As in Checkpoint.
     purpose: str = "PERIODIC"
 
