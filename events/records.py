@@ -438,6 +438,8 @@ class Task(Record, frozen=True, kw_only=True):
     bytes_read: int = 0
     # Workers that refused this attempt for want of room.
     refused_by: tuple[str, ...] = ()
+    # Workers that may still hold an order for this task, to be withdrawn.
+    held_by: tuple[str, ...] = ()
     # Why it is in this state; empty when there is nothing to say.
     reason: str = ""
 
