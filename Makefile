@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 BENCHES := replay restart write
 
-.PHONY: setup demo test check bench soak lock records clean help
+.PHONY: setup demo test check bench soak lock records docs clean help
 
 help:            ## this list
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -42,6 +42,9 @@ lock:            ## resolve the requirements anew (needs uv)
 
 records: setup   ## write events/records.py anew from schemas/*.avsc
 	@$(BIN)/python -m schemas.generate
+
+docs: setup      ## write docs/lifecycles.md anew from the life-cycle tables
+	@$(BIN)/python -c 'from coordinator import lifecycle; print(lifecycle.page(), end="")' > docs/lifecycles.md
 
 clean:           ## remove what setup and runs left in this folder
 	rm -rf .venv .detent .hypothesis .mypy_cache .pytest_cache .ruff_cache *.egg-info

@@ -103,7 +103,7 @@ class Checkpoint(Record, frozen=True, kw_only=True):
 
     # Its number in the pipeline; it only grows.
     id: int
-    # PERIODIC, FINAL (the completed point of a bounded pipeline), SAVEPOINT or DRAIN.
+    # PERIODIC, FINAL (the completed point of a bounded pipeline), SAVEPOINT, PAUSE or DRAIN.
     purpose: str = "PERIODIC"
     # When it was triggered. Milliseconds since 1970 UTC.
     triggered_at: int
@@ -115,6 +115,8 @@ class Checkpoint(Record, frozen=True, kw_only=True):
     acks: tuple[Ack, ...] = ()
     # Tries at publishing its output.
     tries: int = 0
+    # Workers that may still hold an order to publish it, to be withdrawn.
+    held_by: tuple[str, ...] = ()
     # The last failure; empty without one.
     reason: str = ""
 
@@ -163,6 +165,8 @@ class Cleanup(Record, frozen=True, kw_only=True):
     ended: str
     # Tries so far.
     tries: int = 0
+    # Workers that may still hold an order to remove staging, to be withdrawn.
+    held_by: tuple[str, ...] = ()
     # The last failure; empty without one.
     reason: str = ""
 

@@ -17,7 +17,12 @@ MAY_IMPORT = {
     "detent": OURS,
 }
 # Modules that decide or fold: no broker, no clock, no chance, no disk, no network, no threads.
-PURE = ["events/table.py", "events/keys.py", "events/encoding.py", "events/records.py"]
+PURE = [
+    "events/table.py", "events/keys.py", "events/encoding.py", "events/records.py", "coordinator/lifecycle.py",
+    "coordinator/specification.py", "coordinator/state.py", "coordinator/draft.py", "coordinator/deploy.py",
+    "coordinator/checkpoint.py", "coordinator/ending.py", "coordinator/failure.py", "coordinator/commands.py",
+    "coordinator/reports.py", "coordinator/settle.py", "coordinator/core.py",
+]  # fmt: skip
 IMPURE_IMPORTS = {
     "asyncio", "confluent_kafka", "datetime", "http", "io", "logging", "multiprocessing", "os", "pathlib", "pyspark",
     "random", "rocksdict", "secrets", "shutil", "socket", "subprocess", "tempfile", "threading", "time", "uuid",

@@ -1,0 +1,131 @@
+"""The coordinator's core: (state, input, now) → what is to be written. It changes nothing, touches nothing, and gives
+the same answer wherever it runs: in production, in the simulation and in forensic replay.
+
+Inputs are commands, reports and heartbeats from the topics, timers that came due, and the sweep.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from coordinator.checkpoint import order_commit, trigger
+from coordinator.commands import obey
+from coordinator.deploy import order_deploy, place, place_waiting, task_of
+from coordinator.draft import Decision, Draft
+from coordinator.ending import begin_cleanup
+from coordinator.failure import fail_task, judge_workers
+from coordinator.lifecycle import TERMINAL_JOB
+from coordinator.reports import abandon, hear
+from coordinator.settle import settle
+from coordinator.state import Heard, State, entity_of
+from events.keys import Entity
+from events.records import Cause, Command, Event, Heartbeat, Leader, Report, Worker
+
+
+class Timer(NamedTuple):
+    """A deadline that has come: what the entity said when it was written."""
+
+    entity: str
+    due_at: int
+
+
+class Sweep(NamedTuple):
+    """Now and then: judge the workers, and take every step that was not taken."""
+
+    lease_ms: int
+
+
+Input = Command | Report | Heartbeat | Timer | Sweep
+
+
+def note_heartbeat(state: State, heartbeat: Heartbeat, now: int) -> None:
+    """Soft state: what a worker said. Not on the log."""
+    state.heard[heartbeat.worker] = Heard(heartbeat, now)
+
+
+def decide(state: State, given: Input, now: int, cause: Cause) -> Decision:
+    """What an input leads to, and all that the state then calls for."""
+    draft = Draft(state, now, cause)
+    try:
+        if isinstance(given, Command):
+            obey(draft, given)
+        elif isinstance(given, Report):
+            hear(draft, given)
+        elif isinstance(given, Heartbeat):
+            heartbeat(draft, given)
+        elif isinstance(given, Timer):
+            fire(draft, given)
+        else:
+            judge_workers(draft, given.lease_ms)
+            settle(draft, list(state.jobs))
+        settle(draft)
+    except BaseException:
+        draft.decision()  # whatever was wrong, the state is as it was
+        raise
+    return draft.decision()
+
+
+def activation(state: State, epoch: int, now: int, leader: Leader) -> Decision:
+    """What a new leader writes first: its election, and every step that its predecessor left undone."""
+    draft = Draft(state, now, Cause(kind="ELECTION", note=leader.reason))
+    state.epoch = epoch
+    draft.emit(Entity("leader", (state.shard,)), "elected", leader, incarnation=0)
+    settle(draft, list(state.jobs))
+    return draft.decision()
+
+
+def heartbeat(draft: Draft, said: Heartbeat) -> None:
+    """A worker that was given up is back; and there may be room."""
+    verdict = draft.state.workers.get(said.worker)
+    if verdict is not None and verdict.to == "LOST":
+        back = Worker(instance=said.instance, heard_at=draft.now, reason="heard again")
+        draft.emit(Entity("worker", (said.worker,)), "returned", back, incarnation=0)
+    place_waiting(draft)
+
+
+def fire(draft: Draft, timer: Timer) -> None:
+    """A deadline. It is about the entity as it was when it was set: one that has moved on is left alone."""
+    entity = entity_of(timer.entity)
+    event = draft.state.get(entity)
+    if event is None or event.due_at != timer.due_at:
+        draft.note(f"a timer of {timer.entity} that no longer counts")
+        return
+    draft.cause = Cause(kind="TIMER", note=timer.entity)
+    if entity.kind in ("summary", "command"):
+        draft.delete(entity)
+        return
+    job = draft.state.jobs[entity.job]
+    ended = job.event is None or job.event.to in TERMINAL_JOB
+    if entity.kind == "cleanup":
+        begin_cleanup(draft, entity.job)
+    elif entity.kind == "checkpoint":
+        order_commit(draft, job, int(entity.parts[1]))
+    elif ended:
+        draft.note(f"a timer of {timer.entity}, which has ended")
+    elif entity.kind == "pipeline":
+        trigger(draft, job, int(entity.parts[1]), "PERIODIC")
+    elif entity.kind == "pending":
+        abandon(draft, job, int(entity.parts[1]), "it was not acknowledged in time")
+    elif entity.kind == "task":
+        task_due(draft, entity, event)
+
+
+def task_due(draft: Draft, entity: Entity, event: Event) -> None:
+    """A back-off is over, or a deployment was not answered in time: asking again is harmless, and if the worker is not
+    there, the attempt is over."""
+    key = (str(entity.parts[0]), int(entity.parts[1]), int(entity.parts[2]))
+    job = draft.state.jobs[key[0]]
+    known = task_of(event)
+    if event.to == "CREATED":
+        draft.emit(entity, "waiting", replace(known, reason=""), incarnation=event.incarnation, attempt=event.attempt)
+        place(draft, key)
+    elif event.to == "DEPLOYING" and known.worker in draft.state.heard:
+        due_at = draft.now + job.plan.env.deploy_timeout_ms
+        again = draft.emit(
+            entity, "repeated", known, incarnation=event.incarnation, attempt=event.attempt, due_at=due_at
+        )
+        order_deploy(draft, job, key[1], key[2], again)
+    elif event.to == "DEPLOYING":
+        fail_task(draft, key, f"worker {known.worker} did not answer", stop=True)

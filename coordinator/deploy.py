@@ -1,0 +1,105 @@
+"""Where tasks run: placing them on workers with room, spread evenly, and ordering their deployment.
+
+Pure decisions over a Draft.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from coordinator.draft import Draft
+from coordinator.lifecycle import ENDING_JOB, TERMINAL_JOB
+from coordinator.state import JobView, PipelineView, State, TaskId
+from events.keys import Entity
+from events.records import Checkpoint, Deploy, Event, Pipeline, Task
+
+WAITS = "it waits for room on a worker"
+PLACED_PER_DECISION = 1000
+PATIENCE_MS = 1000  # before workers that refused are asked again
+
+
+def task_of(event: Event) -> Task:
+    assert isinstance(event.state, Task)
+    return event.state
+
+
+def free_slots(state: State, worker: str) -> int:
+    """Room by what the worker said and by what this shard has placed there since. Other shards place there too: the
+    worker itself has the last word."""
+    heartbeat = state.heard[worker].heartbeat
+    return heartbeat.slots - max(len(heartbeat.tasks), len(state.tasks_on.get(worker, ())))
+
+
+def usable(state: State, worker: str) -> bool:
+    verdict = state.workers.get(worker)
+    return (
+        worker in state.heard and not state.heard[worker].heartbeat.draining and not (verdict and verdict.to == "LOST")
+    )
+
+
+def choose_worker(state: State, labels: dict[str, str], refused_by: tuple[str, ...]) -> str | None:
+    """The worker with the most room that has all the labels; the first by name among equals, so that the choice is the
+    same wherever it is made."""
+    best, most = None, 0
+    for worker in sorted(state.heard):
+        if worker in refused_by or not usable(state, worker):
+            continue
+        if (
+            labels.items() <= state.heard[worker].heartbeat.labels.items()
+            and (room := free_slots(state, worker)) > most
+        ):
+            best, most = worker, room
+    return best
+
+
+def place_waiting(draft: Draft, only: set[str] | None = None) -> None:
+    """Place what waits for room: of these jobs, or of all."""
+    waiting = [task for task in draft.state.waiting if only is None or task[0] in only]
+    for task in waiting[:PLACED_PER_DECISION]:
+        place(draft, task)
+
+
+def place(draft: Draft, task: TaskId) -> None:
+    name, number, index = task
+    job = draft.state.jobs[name]
+    event = job.pipelines[number].tasks[index]
+    if job.event is None or job.event.to in TERMINAL_JOB | ENDING_JOB | {"PAUSED"}:
+        return
+    known = task_of(event)
+    worker = choose_worker(draft.state, job.plan.env.labels, known.refused_by)
+    entity = Entity("task", task)
+    if worker is None:
+        refused = bool(known.refused_by)
+        if known.reason != WAITS or refused:
+            later = draft.now + PATIENCE_MS if refused else 0  # then all are asked again
+            state = replace(known, refused_by=(), reason=WAITS, worker="")
+            draft.emit(entity, "waiting", state, incarnation=event.incarnation, attempt=event.attempt, due_at=later)
+        return
+    held = known.held_by if worker in known.held_by else (*known.held_by, worker)
+    state = replace(known, worker=worker, since=draft.now, held_by=held, reason="")
+    due_at = draft.now + job.plan.env.deploy_timeout_ms
+    placed = draft.emit(entity, "placed", state, incarnation=event.incarnation, attempt=event.attempt, due_at=due_at)
+    order_deploy(draft, job, number, index, placed)
+
+
+def order_deploy(draft: Draft, job: JobView, number: int, index: int, task: Event) -> None:
+    """The same attempt always starts from the same place: the newest completed checkpoint when it was created."""
+    pipeline = job.pipelines[number]
+    assert pipeline.event is not None
+    assert isinstance(pipeline.event.state, Pipeline)
+    checkpoint, position = restore_point(pipeline, index)
+    action = Deploy(
+        specification=job.body,
+        checkpoint=checkpoint,
+        position=position,
+        next_checkpoint=pipeline.event.state.next_checkpoint,
+    )
+    draft.order(job, number, index, task.attempt, task_of(task).worker, action)
+
+
+def restore_point(pipeline: PipelineView, index: int) -> tuple[int, bytes]:
+    if pipeline.checkpoint is None:
+        return 0, b""
+    checkpoint = pipeline.checkpoint.state
+    assert isinstance(checkpoint, Checkpoint)
+    return checkpoint.id, next((ack.position for ack in checkpoint.acks if ack.task == index), b"")

@@ -1,0 +1,143 @@
+"""How jobs end, and what is left then: the terminal event and the promise of cleanup are one transaction. Until the
+cleanup is due the ended job stays as a tombstone that late reports find; then all its keys go, in one transaction, if
+and only if the owner still matches.
+
+Pure decisions over a Draft.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from coordinator.checkpoint import checkpoint_of, is_uncommitted
+from coordinator.deploy import choose_worker, task_of
+from coordinator.draft import Draft
+from coordinator.lifecycle import ACTIVE_TASK, ENDING_JOB, TERMINAL_JOB, TERMINAL_TASK
+from coordinator.state import JobView
+from events.keys import Entity
+from events.records import Cleanup, Event, Job, RemoveStaging, StopTask, Summary
+
+STAGING = -1  # orders to remove staging are the job's, not a pipeline's or a task's
+AGAIN_MS = 2000
+AGAIN_AT_MOST_MS = 60_000
+
+
+def job_of(job: JobView) -> tuple[Event, Job]:
+    assert job.event is not None
+    assert isinstance(job.event.state, Job)
+    return job.event, job.event.state
+
+
+def fail_job(draft: Draft, name: str, reason: str) -> None:
+    """The job can't go on. Already ending, it goes on ending as it was."""
+    event, known = job_of(draft.state.jobs[name])
+    if event.to in ENDING_JOB | TERMINAL_JOB:
+        return
+    draft.emit(Entity("job", (name,)), "failing", replace(known, reason=reason), incarnation=event.incarnation)
+    cancel_tasks(draft, name, reason)
+
+
+def cancel_job(draft: Draft, name: str, reason: str) -> None:
+    event, known = job_of(draft.state.jobs[name])
+    draft.emit(Entity("job", (name,)), "cancelling", replace(known, reason=reason), incarnation=event.incarnation)
+    cancel_tasks(draft, name, reason)
+
+
+def cancel_tasks(draft: Draft, name: str, reason: str) -> None:
+    """Stop what runs. What it still writes is never published, so nobody waits for it to stop."""
+    job = draft.state.jobs[name]
+    for number, pipeline in job.pipelines.items():
+        for index, task in list(pipeline.tasks.items()):
+            if task.to in TERMINAL_TASK:
+                continue
+            if task.to in ACTIVE_TASK:
+                draft.order(job, number, index, task.attempt, task_of(task).worker, StopTask(reason=reason))
+            state = replace(task_of(task), since=draft.now, reason=reason)
+            draft.emit(Entity("task", (name, number, index)), "canceled", state, incarnation=task.incarnation,
+                       attempt=task.attempt)  # fmt: skip
+        if pipeline.pending is not None and pipeline.pending.to == "TRIGGERED":
+            gone = replace(checkpoint_of(pipeline.pending), reason=reason)
+            draft.emit(Entity("pending", (name, number)), "aborted", gone, incarnation=pipeline.pending.incarnation)
+        if pipeline.event is not None and pipeline.event.to in ("SCHEDULED", "RUNNING", "SUSPENDED"):
+            draft.emit(Entity("pipeline", (name, number)), "canceled", pipeline.event.state,
+                       incarnation=pipeline.event.incarnation)  # fmt: skip
+
+
+def end_when_nothing_is_open(draft: Draft, name: str) -> None:
+    """State-triggered: an ending job has ended when every completed checkpoint is committed. Completing was the
+    decision; the rows behind it are published, come what may."""
+    job = draft.state.jobs[name]
+    event, _ = job_of(job)
+    if event.to not in ENDING_JOB or any(is_uncommitted(p) for p in job.pipelines.values()):
+        return
+    end_job(draft, name, "failed" if event.to == "FAILING" else "canceled")
+
+
+def end_job(draft: Draft, name: str, transition: str, *, reason: str | None = None) -> None:
+    """Terminal, with the promise of cleanup and the summary, in one transaction."""
+    job = draft.state.jobs[name]
+    event, known = job_of(job)
+    env = job.plan.env
+    done = replace(known, ended_at=draft.now, reason=known.reason if reason is None else reason)
+    ended = draft.emit(Entity("job", (name,)), transition, done, incarnation=event.incarnation)
+    cleanup = Cleanup(owner=event.incarnation, ended=ended.to)
+    due_at = draft.now + env.cleanup_delay_ms
+    draft.emit(Entity("cleanup", (name,)), "promised", cleanup, incarnation=event.incarnation, due_at=due_at)
+    summary = Summary(
+        submitted_at=known.submitted_at,
+        ended_at=draft.now,
+        rows=sum(task_of(t).rows for p in job.pipelines.values() for t in p.tasks.values()),
+        checkpoints=sum(checkpoint_of(p.checkpoint).id for p in job.pipelines.values() if p.checkpoint),
+        restarts=known.restarts,
+        reason=f"{ended.to}: {done.reason}" if done.reason else ended.to,
+    )
+    draft.emit(Entity("summary", (name, event.incarnation)), "listed", summary, incarnation=event.incarnation,
+               due_at=due_at + env.history_ms)  # fmt: skip
+
+
+def begin_cleanup(draft: Draft, name: str) -> None:
+    """Due: have a worker remove what is left in staging. Asked again until it is reported."""
+    job = draft.state.jobs[name]
+    event = job.cleanup
+    if event is None or not isinstance(event.state, Cleanup) or job.event is None:
+        return
+    known = event.state
+    if job.event.incarnation != known.owner:  # never anything of another owner
+        draft.delete(Entity("cleanup", (name,)))
+        return
+    worker = choose_worker(draft.state, {}, ()) or next(iter(sorted(draft.state.heard)), None)
+    held = known.held_by if worker is None or worker in known.held_by else (*known.held_by, worker)
+    reason = known.reason if worker else "no worker is there to remove what is staged"
+    moved = replace(known, tries=known.tries + 1, held_by=held, reason=reason)
+    wait = min(AGAIN_MS << min(known.tries, 20), AGAIN_AT_MOST_MS)
+    transition = "begun" if event.to == "PROMISED" else "repeated"
+    draft.emit(Entity("cleanup", (name,)), transition, moved, incarnation=event.incarnation, due_at=draft.now + wait)
+    if worker is not None:
+        draft.order(job, STAGING, STAGING, 0, worker, RemoveStaging(specification=job.body))
+
+
+def finish_cleanup(draft: Draft, name: str, incarnation: int) -> None:
+    """Nothing is left in staging: all keys of the job go, children before the parent, the cleanup record last."""
+    job = draft.state.jobs[name]
+    event = job.cleanup
+    if event is None or not isinstance(event.state, Cleanup) or event.to != "REMOVING":
+        return
+    if not event.state.owner == incarnation == (job.event.incarnation if job.event else 0):
+        draft.note(f"cleanup of {name} by incarnation {incarnation} is not the owner's")
+        return
+    for worker in event.state.held_by:
+        draft.withdraw(worker, name, STAGING, STAGING)
+    for number, pipeline in sorted(job.pipelines.items()):
+        for index, task in sorted(pipeline.tasks.items()):
+            for worker in task_of(task).held_by:
+                draft.withdraw(worker, name, number, index)
+            for kind in ("ready", "ack", "task"):
+                draft.delete(Entity(kind, (name, number, index)))
+        for kind in ("pending", "checkpoint", "pipeline"):
+            draft.delete(Entity(kind, (name, number)))
+    for savepoint in sorted(job.savepoints):
+        draft.delete(Entity("savepoint", (name, savepoint)))
+    for command in sorted(job.commands):
+        draft.delete(Entity("command", (name, command)))
+    for kind in ("specification", "job", "cleanup"):
+        draft.delete(Entity(kind, (name,)))

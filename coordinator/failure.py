@@ -1,0 +1,91 @@
+"""What becomes of an attempt that fails, stalls or loses its worker. Attempts only grow; a new one fences
+the one before.
+
+Pure decisions over a Draft.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from coordinator.checkpoint import abort
+from coordinator.deploy import task_of
+from coordinator.draft import Draft
+from coordinator.ending import fail_job, job_of
+from coordinator.lifecycle import ENDING_JOB, TERMINAL_JOB
+from coordinator.state import JobView, TaskId
+from events.keys import Entity
+from events.records import Cause, StopTask, Worker
+
+
+def fail_task(draft: Draft, task: TaskId, reason: str, *, lasting: bool = False, stop: bool = False) -> None:
+    """An attempt is over. By policy a new one is created, after a back-off, or the job fails."""
+    name, number, index = task
+    job = draft.state.jobs[name]
+    event = job.pipelines[number].tasks[index]
+    known = task_of(event)
+    if stop:  # it may still run somewhere: from now on it is fenced
+        draft.order(job, number, index, event.attempt, known.worker, StopTask(reason=reason))
+    entity = Entity("task", task)
+    failed = replace(known, reason=reason, since=draft.now)
+    draft.emit(entity, "failed", failed, incarnation=event.incarnation, attempt=event.attempt)
+    draft.delete(Entity("ready", task))  # a mark holds for its attempt only
+    draft.delete(Entity("ack", task))
+    interrupt_pipeline(draft, job, number, reason)
+    due_at = None if lasting else restart_at(draft, job)
+    if due_at is None:
+        fail_job(draft, name, f"task {number}/{index} failed for good: {reason}")
+        return
+    fresh = replace(failed, worker="", rows=0, bytes_read=0, refused_by=(), reason=f"restarts: {reason}")
+    draft.emit(entity, "retried", fresh, incarnation=event.incarnation, attempt=event.attempt + 1, due_at=due_at)
+
+
+def interrupt_pipeline(draft: Draft, job: JobView, number: int, reason: str) -> None:
+    """Without all its tasks a pipeline does not run: the checkpoint in flight is void, and so is the word RUNNING."""
+    pipeline = job.pipelines[number]
+    event, _ = job_of(job)
+    if pipeline.pending is not None and pipeline.pending.to == "TRIGGERED":
+        abort(draft, job, number, f"a task was lost: {reason}", count=False)
+    if pipeline.event is not None and pipeline.event.to == "RUNNING":
+        entity = Entity("pipeline", (event.job, number))
+        draft.emit(entity, "restarting", pipeline.event.state, incarnation=event.incarnation)
+    if event.to == "RUNNING":
+        draft.emit(Entity("job", (event.job,)), "restarting", event.state, incarnation=event.incarnation)
+
+
+def restart_at(draft: Draft, job: JobView) -> int | None:
+    """When a failed task may start again; None when the policy allows no further restart."""
+    event, known = job_of(job)
+    policy = job.plan.env.restart
+    if event.to in ENDING_JOB | TERMINAL_JOB:
+        return None
+    within = bool(known.window_at) and draft.now - known.window_at < policy.window_ms
+    used = known.restarts if within else 0
+    if used >= policy.retries:
+        return None
+    counted = replace(known, restarts=used + 1, window_at=known.window_at if within else draft.now)
+    draft.emit(Entity("job", (event.job,)), "counted", counted, incarnation=event.incarnation)
+    return draft.now + min(policy.backoff_ms << min(used, 20), policy.max_backoff_ms)
+
+
+def lose_worker(draft: Draft, worker: str, reason: str) -> None:
+    """The failure detector's verdict. It is about the tasks that are there now, whatever the worker still does."""
+    heard = draft.state.heard.get(worker)
+    instance = heard.heartbeat.instance if heard else ""
+    verdict = Worker(instance=instance, heard_at=heard.at if heard else 0, reason=reason)
+    draft.emit(Entity("worker", (worker,)), "lost", verdict, incarnation=0)
+    for task in sorted(draft.state.tasks_on.get(worker, ())):
+        if task in draft.state.tasks_on.get(worker, ()):  # a job that failed meanwhile has none left
+            fail_task(draft, task, f"worker {worker} is lost: {reason}", stop=True)
+
+
+def judge_workers(draft: Draft, lease_ms: int) -> None:
+    """Which workers with tasks have been silent too long. A leader that has just begun has heard nobody yet: it gives
+    everyone the full time first."""
+    for worker in sorted(draft.state.tasks_on):
+        heard = draft.state.heard.get(worker)
+        silent = draft.now - max(heard.at if heard else 0, draft.state.led_since)
+        verdict = draft.state.workers.get(worker)
+        if silent > lease_ms and not (verdict and verdict.to == "LOST"):
+            draft.cause = Cause(kind="DETECTOR", note=f"worker {worker} silent for {silent} ms")
+            lose_worker(draft, worker, f"not heard for {silent} ms")

@@ -1,0 +1,176 @@
+"""What workers say. A report counts only for the attempt that it is about: late ones are no-ops that say so, and
+whoever sent them is told that nothing more is wanted of it.
+
+Pure decisions over a Draft.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from coordinator.checkpoint import COMMIT_TASK, abort, acknowledge, checkpoint_of, commit
+from coordinator.deploy import task_of
+from coordinator.draft import Draft
+from coordinator.ending import STAGING, fail_job, finish_cleanup
+from coordinator.failure import fail_task
+from coordinator.lifecycle import ACTIVE_TASK, TERMINAL_JOB, allows
+from coordinator.state import JobView
+from events.keys import Entity
+from events.records import (
+    CheckpointAcked,
+    CheckpointCommitted,
+    CheckpointFailed,
+    Event,
+    ReadyMark,
+    Report,
+    StagingRemoved,
+    TaskFailed,
+    TaskReady,
+    TaskRefused,
+    TaskRunning,
+    TaskStalled,
+    TaskStopped,
+)
+
+
+def hear(draft: Draft, report: Report) -> None:
+    """Take a report in."""
+    job = draft.state.jobs.get(report.job)
+    if job is None or job.event is None or job.event.incarnation != report.incarnation:
+        late(draft, report, None, "there is no such job any more")
+        return
+    said = report.happening
+    if isinstance(said, StagingRemoved):
+        finish_cleanup(draft, report.job, report.incarnation)
+    elif isinstance(said, CheckpointCommitted):
+        committed(draft, job, report, said)
+    elif isinstance(said, CheckpointFailed) and report.task == COMMIT_TASK:
+        not_committed(draft, job, report, said)
+    else:
+        hear_of_task(draft, job, report)
+
+
+def late(draft: Draft, report: Report, task: Event | None, why: str) -> None:
+    """A counted no-op. The worker forgets what it still holds, unless the task that runs now is there, too."""
+    draft.note(f"late {type(report.happening).__name__} of {report.job} {report.pipeline}/{report.task}: {why}")
+    here = task is not None and task.to in ACTIVE_TASK and task_of(task).worker == report.worker
+    ended = isinstance(report.happening, TaskFailed | TaskStopped | TaskReady | StagingRemoved | CheckpointCommitted)
+    if ended and not here:
+        draft.withdraw(report.worker, report.job, report.pipeline, report.task)
+
+
+def committed(draft: Draft, job: JobView, report: Report, said: CheckpointCommitted) -> None:
+    pipeline = job.pipelines.get(report.pipeline)
+    checkpoint = pipeline.checkpoint if pipeline else None
+    if checkpoint is None or checkpoint.to != "COMPLETED" or checkpoint_of(checkpoint).id != said.checkpoint:
+        late(draft, report, None, f"checkpoint {said.checkpoint} is not waiting for it")
+        return
+    commit(draft, job, report.pipeline)
+
+
+def not_committed(draft: Draft, job: JobView, report: Report, said: CheckpointFailed) -> None:
+    """Tried again with back-off, visibly; what lasts fails the job."""
+    pipeline = job.pipelines.get(report.pipeline)
+    checkpoint = pipeline.checkpoint if pipeline else None
+    if checkpoint is None or checkpoint.to != "COMPLETED" or checkpoint_of(checkpoint).id != said.checkpoint:
+        late(draft, report, None, f"checkpoint {said.checkpoint} is not waiting for it")
+        return
+    known = replace(checkpoint_of(checkpoint), reason=said.reason)
+    entity = Entity("checkpoint", (report.job, report.pipeline))
+    draft.emit(entity, "retried", known, incarnation=checkpoint.incarnation, due_at=checkpoint.due_at)
+    if said.lasting or known.tries > job.plan.env.commit.retries:
+        fail_job(draft, report.job, f"checkpoint {known.id} can't be published: {said.reason}")
+
+
+def hear_of_task(draft: Draft, job: JobView, report: Report) -> None:
+    pipeline = job.pipelines.get(report.pipeline)
+    task = pipeline.tasks.get(report.task) if pipeline else None
+    if task is None:
+        late(draft, report, None, "there is no such task")
+        return
+    if task.attempt != report.attempt or task.to not in ACTIVE_TASK or task_of(task).worker != report.worker:
+        late(draft, report, task, f"attempt {report.attempt} does not run there; {task.attempt} is {task.to}")
+        return
+    key = (report.job, report.pipeline, report.task)
+    said = report.happening
+    if isinstance(said, TaskRunning):
+        running(draft, task)
+    elif isinstance(said, TaskReady):
+        running(draft, task)
+        mark_ready(draft, key, draft.state.jobs[key[0]].pipelines[key[1]].tasks[key[2]], said)
+    elif isinstance(said, CheckpointAcked):
+        running(draft, task)
+        acknowledge(draft, job, report.pipeline, report.task, report.attempt, said)
+    elif isinstance(said, CheckpointFailed):
+        not_staged(draft, job, report, said)
+    elif isinstance(said, TaskFailed | TaskStopped):
+        lasting = isinstance(said, TaskFailed) and said.lasting
+        fail_task(draft, key, said.reason, lasting=lasting)
+        draft.withdraw(report.worker, *key)
+    elif isinstance(said, TaskRefused):
+        refuse(draft, key, task, report.worker, said.reason)
+    elif isinstance(said, TaskStalled):
+        stall(draft, job, key, task, said)
+    else:
+        draft.note(f"a report that means nothing here: {type(said).__name__}")
+
+
+def running(draft: Draft, task: Event) -> None:
+    """Any word of an attempt at work says that it runs."""
+    if task.to == "DEPLOYING":
+        entity = Entity("task", tuple_of(task))
+        state = replace(task_of(task), since=draft.now, reason="")
+        draft.emit(entity, "running", state, incarnation=task.incarnation, attempt=task.attempt)
+
+
+def tuple_of(task: Event) -> tuple[str, int, int]:
+    _, _, pipeline, index = task.entity.split("/")
+    return task.job, int(pipeline), int(index)
+
+
+def mark_ready(draft: Draft, key: tuple[str, int, int], task: Event, said: TaskReady) -> None:
+    """Each mark is an event of its own, at once. The same mark twice is one."""
+    if draft.state.get(Entity("ready", key)) is not None:
+        return
+    mark = ReadyMark(worker=task_of(task).worker, position=said.position)
+    draft.emit(Entity("ready", key), "marked", mark, incarnation=task.incarnation, attempt=task.attempt)
+    state = replace(task_of(task), since=draft.now)
+    draft.emit(Entity("task", key), "ready", state, incarnation=task.incarnation, attempt=task.attempt)
+
+
+def not_staged(draft: Draft, job: JobView, report: Report, said: CheckpointFailed) -> None:
+    pending = job.pipelines[report.pipeline].pending
+    if pending is None or pending.to != "TRIGGERED" or checkpoint_of(pending).id != said.checkpoint:
+        draft.note(f"late failure of checkpoint {said.checkpoint}")
+        return
+    abandon(draft, job, report.pipeline, said.reason, lasting=said.lasting)
+
+
+def abandon(draft: Draft, job: JobView, number: int, reason: str, *, lasting: bool = False) -> None:
+    """A checkpoint has failed. One never ends checkpointing; too many in a row end the job."""
+    assert job.event is not None
+    failures = abort(draft, job, number, reason)
+    if lasting or failures > job.plan.env.checkpoint.tolerated_failures:
+        fail_job(draft, job.event.job, f"{failures} checkpoints failed in a row: {reason}")
+
+
+def refuse(draft: Draft, key: tuple[str, int, int], task: Event, worker: str, reason: str) -> None:
+    if not allows("task", "refused", task.to):
+        draft.note(f"a refusal of {task.entity}, which runs")
+        return
+    known = task_of(task)
+    refused = replace(known, worker="", refused_by=(*known.refused_by, worker), reason=reason)
+    draft.emit(Entity("task", key), "refused", refused, incarnation=task.incarnation, attempt=task.attempt)
+
+
+def stall(draft: Draft, job: JobView, key: tuple[str, int, int], task: Event, said: TaskStalled) -> None:
+    """Alive but without progress: seen, and by policy fenced and started anew."""
+    reason = f"no progress since {said.progressed_at}: {said.reason}"
+    state = replace(task_of(task), reason=f"STALLED: {reason}")
+    draft.emit(Entity("task", key), "stalled", state, incarnation=task.incarnation, attempt=task.attempt,
+               due_at=task.due_at)  # fmt: skip
+    if job.plan.env.restart_stalled and job.event is not None and job.event.to not in TERMINAL_JOB:
+        fail_task(draft, key, reason, stop=True)
+
+
+__all__ = ["STAGING", "abandon", "hear", "tuple_of"]

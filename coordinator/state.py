@@ -1,0 +1,254 @@
+"""What the coordinator knows: the fold of its shard's events, with the indexes that keep decisions cheap.
+
+`fold` is the only thing that changes hard state, live and in recovery alike. It decides nothing. Soft state (what
+workers said in their heartbeats) is kept apart in `heard`: it is not on the log, and a new leader starts without it.
+
+Pure: no broker, no clock, no disk.
+"""
+
+from __future__ import annotations
+
+import functools
+import heapq
+from collections import Counter
+from dataclasses import dataclass, field
+
+from coordinator.lifecycle import ACTIVE_TASK
+from coordinator.specification import Plan, plan
+from events.keys import Entity, parse
+from events.records import Cursor, Event, Heartbeat, Specification, Task
+
+TaskId = tuple[str, int, int]
+
+
+@functools.lru_cache(maxsize=65536)
+def entity_of(text: str) -> Entity:
+    return parse(text.encode())
+
+
+@dataclass(slots=True)
+class PipelineView:
+    """A pipeline and all that belongs to it."""
+
+    event: Event | None = None
+    tasks: dict[int, Event] = field(default_factory=dict)
+    ready: dict[int, Event] = field(default_factory=dict)
+    acks: dict[int, Event] = field(default_factory=dict)
+    pending: Event | None = None
+    checkpoint: Event | None = None
+    # How many tasks are in each state: so that "all tasks are …" costs the same whatever their number.
+    counts: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def size(self) -> int:
+        return len(self.tasks)
+
+
+@dataclass(slots=True)
+class JobView:
+    """A job and all that belongs to it."""
+
+    event: Event | None = None
+    specification: Event | None = None
+    cleanup: Event | None = None
+    pipelines: dict[int, PipelineView] = field(default_factory=dict)
+    commands: dict[str, Event] = field(default_factory=dict)
+    savepoints: dict[str, Event] = field(default_factory=dict)
+
+    @property
+    def plan(self) -> Plan:
+        assert self.specification is not None
+        assert isinstance(self.specification.state, Specification)
+        return plan(self.specification.state.body)
+
+    @property
+    def body(self) -> str:
+        assert self.specification is not None
+        assert isinstance(self.specification.state, Specification)
+        return self.specification.state.body
+
+    @property
+    def is_empty(self) -> bool:
+        one = self.event or self.specification or self.cleanup
+        return one is None and not (self.pipelines or self.commands or self.savepoints)
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What a worker said last, and when the leader heard it."""
+
+    heartbeat: Heartbeat
+    at: int
+
+
+@dataclass
+class State:
+    """One shard. `epoch` is the reign it was last written in."""
+
+    shard: int
+    epoch: int = 0
+    sequence: int = 0
+    incarnations: int = 0  # the last one given to a job
+    jobs: dict[str, JobView] = field(default_factory=dict)
+    summaries: dict[tuple[str, int], Event] = field(default_factory=dict)
+    workers: dict[str, Event] = field(default_factory=dict)
+    leader: Event | None = None
+    cursor: Event | None = None
+    # Indexes.
+    tasks_on: dict[str, set[TaskId]] = field(default_factory=dict)
+    waiting: dict[TaskId, None] = field(default_factory=dict)
+    timers: list[tuple[int, str]] = field(default_factory=list)
+    # Soft state.
+    heard: dict[str, Heard] = field(default_factory=dict)
+    led_since: int = 0
+
+    def get(self, entity: Entity) -> Event | None:
+        kind, parts = entity.kind, entity.parts
+        if kind == "worker":
+            return self.workers.get(str(parts[0]))
+        if kind == "leader":
+            return self.leader
+        if kind == "cursor":
+            return self.cursor
+        if kind == "summary":
+            return self.summaries.get((str(parts[0]), int(parts[1])))
+        job = self.jobs.get(str(parts[0]))
+        return None if job is None else _of_job(job, kind, parts)
+
+    def due(self, now: int, limit: int = 1000) -> list[tuple[int, str]]:
+        """The deadlines that have come, oldest first; each is an input. They stay until an event moves them on."""
+        found: list[tuple[int, str]] = []
+        while self.timers and self.timers[0][0] <= now and len(found) < limit:
+            due_at, text = heapq.heappop(self.timers)
+            event = self.get(entity_of(text))
+            if event is not None and event.due_at == due_at and (due_at, text) not in found:
+                found.append((due_at, text))
+        for timer in found:
+            heapq.heappush(self.timers, timer)
+        return found
+
+    def next_due(self) -> int | None:
+        while self.timers:
+            due_at, text = self.timers[0]
+            event = self.get(entity_of(text))
+            if event is not None and event.due_at == due_at:
+                return due_at
+            heapq.heappop(self.timers)  # superseded
+        return None
+
+
+def _of_job(job: JobView, kind: str, parts: tuple[str | int, ...]) -> Event | None:
+    if kind in ("job", "specification", "cleanup"):
+        event: Event | None = getattr(job, "event" if kind == "job" else kind)
+        return event
+    if kind == "command":
+        return job.commands.get(str(parts[1]))
+    if kind == "savepoint":
+        return job.savepoints.get(str(parts[1]))
+    pipeline = job.pipelines.get(int(parts[1]))
+    if pipeline is None:
+        return None
+    if kind == "pipeline":
+        return pipeline.event
+    if kind == "pending":
+        return pipeline.pending
+    if kind == "checkpoint":
+        return pipeline.checkpoint
+    held = {"task": pipeline.tasks, "ready": pipeline.ready, "ack": pipeline.acks}[kind]
+    return held.get(int(parts[2]))
+
+
+def fold(state: State, entity: Entity, event: Event | None) -> Event | None:
+    """Take over an event, or (None) that the entity is gone. Returns what was known before, so that
+    `fold(state, entity, fold(state, entity, event))` changes nothing."""
+    kind, parts = entity.kind, entity.parts
+    if event is not None:
+        state.sequence = max(state.sequence, event.sequence)
+        state.epoch = max(state.epoch, event.epoch)
+        given = event.state.incarnations if isinstance(event.state, Cursor) else event.incarnation
+        state.incarnations = max(state.incarnations, given)
+        if event.due_at:
+            heapq.heappush(state.timers, (event.due_at, entity.text))
+    before = state.get(entity)
+    if kind == "worker":
+        _put(state.workers, str(parts[0]), event)
+    elif kind == "leader":
+        state.leader = event
+    elif kind == "cursor":
+        state.cursor = event
+    elif kind == "summary":
+        _put(state.summaries, (str(parts[0]), int(parts[1])), event)
+    else:
+        name = str(parts[0])
+        job = state.jobs.get(name) or state.jobs.setdefault(name, JobView())
+        if kind == "task":
+            _index_task(state, (name, int(parts[1]), int(parts[2])), before, event)
+        _fold_into_job(job, kind, parts, event)
+        if job.is_empty:
+            del state.jobs[name]
+    return before
+
+
+def _fold_into_job(job: JobView, kind: str, parts: tuple[str | int, ...], event: Event | None) -> None:
+    if kind == "job":
+        job.event = event
+    elif kind in ("specification", "cleanup"):
+        setattr(job, kind, event)
+    elif kind == "command":
+        _put(job.commands, str(parts[1]), event)
+    elif kind == "savepoint":
+        _put(job.savepoints, str(parts[1]), event)
+    else:
+        number = int(parts[1])
+        pipeline = job.pipelines.get(number) or job.pipelines.setdefault(number, PipelineView())
+        _fold_into_pipeline(pipeline, kind, parts, event)
+        if pipeline == PipelineView():
+            del job.pipelines[number]
+
+
+def _fold_into_pipeline(pipeline: PipelineView, kind: str, parts: tuple[str | int, ...], event: Event | None) -> None:
+    if kind == "pipeline":
+        pipeline.event = event
+    elif kind == "pending":
+        pipeline.pending = event
+    elif kind == "checkpoint":
+        pipeline.checkpoint = event
+    elif kind == "ready":
+        _put(pipeline.ready, int(parts[2]), event)
+    elif kind == "ack":
+        _put(pipeline.acks, int(parts[2]), event)
+    else:
+        number = int(parts[2])
+        before = pipeline.tasks.get(number)
+        if before is not None:
+            pipeline.counts[before.to] -= 1
+            if not pipeline.counts[before.to]:
+                del pipeline.counts[before.to]
+        if event is not None:
+            pipeline.counts[event.to] += 1
+        _put(pipeline.tasks, number, event)
+
+
+def _index_task(state: State, task: TaskId, before: Event | None, after: Event | None) -> None:
+    """Which tasks are on a worker, and which wait for room."""
+    for event, here in ((before, False), (after, True)):
+        if event is None or not isinstance(event.state, Task):
+            continue
+        worker = event.state.worker
+        if event.to in ACTIVE_TASK:
+            tasks = state.tasks_on.setdefault(worker, set())
+            tasks.add(task) if here else tasks.discard(task)
+            if not tasks:
+                del state.tasks_on[worker]
+        elif event.to == "CREATED" and not event.due_at:
+            if here:
+                state.waiting[task] = None
+            else:
+                state.waiting.pop(task, None)
+
+
+def _put(known: dict, key: object, event: Event | None) -> None:  # type: ignore[type-arg]
+    if event is None:
+        known.pop(key, None)
+    else:
+        known[key] = event
