@@ -27,6 +27,7 @@ from events.records import (
     Specification,
     Stop,
     Submit,
+    Summary,
     TakeSavepoint,
     Task,
 )
@@ -52,6 +53,9 @@ def obey(draft: Draft, command: Command) -> None:
         if known.state.digest != content:
             draft.note(f"command {command.id} was sent again with other content: the first one counts")
         return
+    if _was_given(draft.state, command):
+        draft.note(f"a late copy of command {command.id}, which an ended {command.job} was given")
+        return
     action = type(command.action).__name__
     try:
         _check_free(draft.state, command)
@@ -64,6 +68,12 @@ def obey(draft: Draft, command: Command) -> None:
     # An outcome goes with its job; where there is none it has an end of its own.
     due_at = 0 if incarnation else draft.now + OUTCOME_MS
     draft.emit(entity, transition, outcome, incarnation=incarnation, due_at=due_at)
+
+
+def _was_given(state: State, command: Command) -> bool:
+    """Outcomes go with their job; the summary remembers the commands, so that a late copy of one is not a new one."""
+    ended = state.summaries.get(command.job, {}).values()
+    return any(command.id in event.state.commands for event in ended if isinstance(event.state, Summary))
 
 
 def _check_free(state: State, command: Command) -> None:

@@ -28,6 +28,11 @@ def job_of(job: JobView) -> tuple[Event, Job]:
     return job.event, job.event.state
 
 
+def cleanup_of(event: Event) -> Cleanup:
+    assert isinstance(event.state, Cleanup)
+    return event.state
+
+
 def fail_job(draft: Draft, name: str, reason: str) -> None:
     """The job can't go on. Already ending, it goes on ending as it was."""
     event, known = job_of(draft.state.jobs[name])
@@ -89,6 +94,7 @@ def end_job(draft: Draft, name: str, transition: str, *, reason: str | None = No
         rows=sum(task_of(t).rows for p in job.pipelines.values() for t in p.tasks.values()),
         checkpoints=sum(checkpoint_of(p.checkpoint).id for p in job.pipelines.values() if p.checkpoint),
         restarts=known.restarts,
+        commands=tuple(sorted(job.commands)),
         reason=f"{ended.to}: {done.reason}" if done.reason else ended.to,
     )
     draft.emit(Entity("summary", (name, event.incarnation)), "listed", summary, incarnation=event.incarnation,
@@ -135,9 +141,19 @@ def finish_cleanup(draft: Draft, name: str, incarnation: int) -> None:
                 draft.delete(Entity(kind, (name, number, index)))
         for kind in ("pending", "checkpoint", "pipeline"):
             draft.delete(Entity(kind, (name, number)))
+    complete_summary(draft, job, name, incarnation)
     for savepoint in sorted(job.savepoints):
         draft.delete(Entity("savepoint", (name, savepoint)))
     for command in sorted(job.commands):
         draft.delete(Entity("command", (name, command)))
     for kind in ("specification", "job", "cleanup"):
         draft.delete(Entity(kind, (name,)))
+
+
+def complete_summary(draft: Draft, job: JobView, name: str, incarnation: int) -> None:
+    """Commands that came after the end are refused, but their late copies must be known, too."""
+    entity = Entity("summary", (name, incarnation))
+    event = draft.state.get(entity)
+    if event is not None and isinstance(event.state, Summary) and len(event.state.commands) != len(job.commands):
+        known = replace(event.state, commands=tuple(sorted(job.commands)))
+        draft.emit(entity, "completed", known, incarnation=incarnation, due_at=event.due_at)

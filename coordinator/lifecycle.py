@@ -103,7 +103,7 @@ CLEANUP: Table = {
 }
 
 COMMAND: Table = {"accepted": Row(("",), "ACCEPTED"), "refused": Row(("",), "REFUSED")}
-SUMMARY: Table = {"listed": Row(("",), "LISTED")}
+SUMMARY: Table = {"listed": Row(("",), "LISTED"), "completed": Row(("LISTED",), "LISTED")}
 LEADER: Table = {"elected": Row(("", "LEADING"), "LEADING")}
 CURSOR: Table = {"advanced": Row(("", "AT"), "AT")}
 WORKER: Table = {"lost": Row(("", "BACK"), "LOST"), "returned": Row(("LOST",), "BACK")}

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from coordinator.checkpoint import COMMIT_TASK, abort, acknowledge, checkpoint_of, commit
 from coordinator.deploy import task_of
 from coordinator.draft import Draft
-from coordinator.ending import STAGING, fail_job, finish_cleanup
+from coordinator.ending import STAGING, cleanup_of, fail_job, finish_cleanup
 from coordinator.failure import fail_task
 from coordinator.lifecycle import ACTIVE_TASK, TERMINAL_JOB, allows
-from coordinator.state import JobView
+from coordinator.state import JobView, State
 from events.keys import Entity
 from events.records import (
     CheckpointAcked,
@@ -37,7 +37,7 @@ def hear(draft: Draft, report: Report) -> None:
     """Take a report in."""
     job = draft.state.jobs.get(report.job)
     if job is None or job.event is None or job.event.incarnation != report.incarnation:
-        late(draft, report, None, "there is no such job any more")
+        late(draft, report, "there is no such job any more")
         return
     said = report.happening
     if isinstance(said, StagingRemoved):
@@ -50,20 +50,36 @@ def hear(draft: Draft, report: Report) -> None:
         hear_of_task(draft, job, report)
 
 
-def late(draft: Draft, report: Report, task: Event | None, why: str) -> None:
-    """A counted no-op. The worker forgets what it still holds, unless the task that runs now is there, too."""
+def late(draft: Draft, report: Report, why: str) -> None:
+    """A counted no-op. The worker is told to forget what it still holds, unless something is wanted of it under the
+    same key: by a newer attempt, or a newer incarnation."""
     draft.note(f"late {type(report.happening).__name__} of {report.job} {report.pipeline}/{report.task}: {why}")
-    here = task is not None and task.to in ACTIVE_TASK and task_of(task).worker == report.worker
     ended = isinstance(report.happening, TaskFailed | TaskStopped | TaskReady | StagingRemoved | CheckpointCommitted)
-    if ended and not here:
+    if ended and not is_wanted(draft.state, report):
         draft.withdraw(report.worker, report.job, report.pipeline, report.task)
+
+
+def is_wanted(state: State, report: Report) -> bool:
+    """Whether an order stands for this worker under the report's key."""
+    job = state.jobs.get(report.job)
+    if job is None:
+        return False
+    if report.pipeline == STAGING:
+        return job.cleanup is not None and report.worker in cleanup_of(job.cleanup).held_by
+    pipeline = job.pipelines.get(report.pipeline)
+    if pipeline is None:
+        return False
+    if report.task == COMMIT_TASK:
+        return pipeline.checkpoint is not None and report.worker in checkpoint_of(pipeline.checkpoint).held_by
+    task = pipeline.tasks.get(report.task)
+    return task is not None and task.to in ACTIVE_TASK and task_of(task).worker == report.worker
 
 
 def committed(draft: Draft, job: JobView, report: Report, said: CheckpointCommitted) -> None:
     pipeline = job.pipelines.get(report.pipeline)
     checkpoint = pipeline.checkpoint if pipeline else None
     if checkpoint is None or checkpoint.to != "COMPLETED" or checkpoint_of(checkpoint).id != said.checkpoint:
-        late(draft, report, None, f"checkpoint {said.checkpoint} is not waiting for it")
+        late(draft, report, f"checkpoint {said.checkpoint} is not waiting for it")
         return
     commit(draft, job, report.pipeline)
 
@@ -73,7 +89,7 @@ def not_committed(draft: Draft, job: JobView, report: Report, said: CheckpointFa
     pipeline = job.pipelines.get(report.pipeline)
     checkpoint = pipeline.checkpoint if pipeline else None
     if checkpoint is None or checkpoint.to != "COMPLETED" or checkpoint_of(checkpoint).id != said.checkpoint:
-        late(draft, report, None, f"checkpoint {said.checkpoint} is not waiting for it")
+        late(draft, report, f"checkpoint {said.checkpoint} is not waiting for it")
         return
     known = replace(checkpoint_of(checkpoint), reason=said.reason)
     entity = Entity("checkpoint", (report.job, report.pipeline))
@@ -86,10 +102,10 @@ def hear_of_task(draft: Draft, job: JobView, report: Report) -> None:
     pipeline = job.pipelines.get(report.pipeline)
     task = pipeline.tasks.get(report.task) if pipeline else None
     if task is None:
-        late(draft, report, None, "there is no such task")
+        late(draft, report, "there is no such task")
         return
     if task.attempt != report.attempt or task.to not in ACTIVE_TASK or task_of(task).worker != report.worker:
-        late(draft, report, task, f"attempt {report.attempt} does not run there; {task.attempt} is {task.to}")
+        late(draft, report, f"attempt {report.attempt} does not run there; {task.attempt} is {task.to}")
         return
     key = (report.job, report.pipeline, report.task)
     said = report.happening
@@ -155,12 +171,14 @@ def abandon(draft: Draft, job: JobView, number: int, reason: str, *, lasting: bo
 
 
 def refuse(draft: Draft, key: tuple[str, int, int], task: Event, worker: str, reason: str) -> None:
-    if not allows("task", "refused", task.to):
-        draft.note(f"a refusal of {task.entity}, which runs")
+    """It is placed elsewhere, as a new attempt: a late copy of the refusal, or of the order, is then stale."""
+    if not allows("task", "refused", task.to) or reason.startswith("stale"):
+        draft.note(f"a refusal of {task.entity} that means nothing: it is {task.to}, {reason}")
         return
     known = task_of(task)
     refused = replace(known, worker="", refused_by=(*known.refused_by, worker), reason=reason)
-    draft.emit(Entity("task", key), "refused", refused, incarnation=task.incarnation, attempt=task.attempt)
+    draft.emit(Entity("task", key), "refused", refused, incarnation=task.incarnation, attempt=task.attempt + 1)
+    draft.withdraw(worker, *key)
 
 
 def stall(draft: Draft, job: JobView, key: tuple[str, int, int], task: Event, said: TaskStalled) -> None:
@@ -171,6 +189,3 @@ def stall(draft: Draft, job: JobView, key: tuple[str, int, int], task: Event, sa
                due_at=task.due_at)  # fmt: skip
     if job.plan.env.restart_stalled and job.event is not None and job.event.to not in TERMINAL_JOB:
         fail_task(draft, key, reason, stop=True)
-
-
-__all__ = ["STAGING", "abandon", "hear", "tuple_of"]

@@ -90,7 +90,7 @@ class State:
     sequence: int = 0
     incarnations: int = 0  # the last one given to a job
     jobs: dict[str, JobView] = field(default_factory=dict)
-    summaries: dict[tuple[str, int], Event] = field(default_factory=dict)
+    summaries: dict[str, dict[int, Event]] = field(default_factory=dict)  # by job and incarnation
     workers: dict[str, Event] = field(default_factory=dict)
     leader: Event | None = None
     cursor: Event | None = None
@@ -111,7 +111,7 @@ class State:
         if kind == "cursor":
             return self.cursor
         if kind == "summary":
-            return self.summaries.get((str(parts[0]), int(parts[1])))
+            return self.summaries.get(str(parts[0]), {}).get(int(parts[1]))
         job = self.jobs.get(str(parts[0]))
         return None if job is None else _of_job(job, kind, parts)
 
@@ -177,7 +177,10 @@ def fold(state: State, entity: Entity, event: Event | None) -> Event | None:
     elif kind == "cursor":
         state.cursor = event
     elif kind == "summary":
-        _put(state.summaries, (str(parts[0]), int(parts[1])), event)
+        of_job = state.summaries.setdefault(str(parts[0]), {})
+        _put(of_job, int(parts[1]), event)
+        if not of_job:
+            del state.summaries[str(parts[0])]
     else:
         name = str(parts[0])
         job = state.jobs.get(name) or state.jobs.setdefault(name, JobView())

@@ -425,6 +425,8 @@ class Summary(Record, frozen=True, kw_only=True):
     checkpoints: int = 0
     # Restarts over its whole life.
     restarts: int = 0
+    # The ids of the commands it was given: a late copy of one is known by them.
+    commands: tuple[str, ...] = ()
     # Why it ended so.
     reason: str = ""
 

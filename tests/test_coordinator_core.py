@@ -115,7 +115,7 @@ def test_a_bounded_job_from_its_submission_to_its_last_trace(shard: Shard) -> No
     shard.report("a", -1, StagingRemoved(), pipeline=-1, worker="w1")
     assert shard.job() == ""
     assert shard.state.jobs == {}
-    assert [s.state.reason for s in shard.state.summaries.values()] == ["FINISHED"]  # type: ignore[union-attr]
+    assert [s.state.reason for s in shard.state.summaries["a"].values()] == ["FINISHED"]  # type: ignore[union-attr]
     shard.wait(6000)
     assert shard.state.summaries == {}
     same_after_replay(shard)

@@ -39,7 +39,7 @@ def body(**parts: Any) -> str:
         (body(sink=[OUT | {"from": []}]), "'out' has no `from`"),
         (body(source=[IN | {"from": ["out"]}]), "source 'in' has `from`"),
         (body(sink=[OUT, {"name": "o2", "kind": "files", "from": ["out"]}]), "'o2' reads from the sink 'out'"),
-        (body(transform=[{"name": "t", "kind": "sql", "from": ["u"]}, {"name": "u", "kind": "sql", "from": ["t", "in"]}]),
+        (body(transform=[{"name": "t", "kind": "s", "from": ["u"]}, {"name": "u", "kind": "s", "from": ["t", "in"]}]),
          "t, u read from each other in a cycle"),
         (body(source=[IN, {"name": "alone", "kind": "files"}]), "nothing that source 'alone' reads reaches a sink"),
         (body(source=[{"name": f"s{i}", "kind": "x", "parallelism": 10_000} for i in range(11)],

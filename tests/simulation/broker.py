@@ -1,0 +1,122 @@
+"""A model of Kafka that is no kinder than Kafka: transactions with open records that hold readers up, fencing by epoch,
+aborted records, offsets that nobody delivers, compaction with tombstone expiry, and commits whose answer is lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+OPEN, COMMITTED, ABORTED, GONE = "open", "committed", "aborted", "gone"
+
+
+class FencedError(Exception):
+    """The producer's epoch is over."""
+
+
+class NoAnswer(Exception):
+    """The request may or may not have taken effect."""
+
+
+@dataclass(slots=True)
+class Stored:
+    key: Any
+    value: Any
+    status: str
+    at: int
+
+
+@dataclass
+class Partition:
+    stored: list[Stored] = field(default_factory=list)
+    stable: int = 0  # everything before it is decided: the last stable offset
+
+    def append(self, key: Any, value: Any, status: str, at: int) -> Stored:
+        record = Stored(key, value, status, at)
+        self.stored.append(record)
+        self.settle()
+        return record
+
+    def settle(self) -> None:
+        while self.stable < len(self.stored) and self.stored[self.stable].status != OPEN:
+            self.stable += 1
+
+    def read(self, position: int, limit: int = 10_000) -> tuple[list[tuple[int, Any, Any]], int]:
+        """Committed records from a position, and the position after them."""
+        found: list[tuple[int, Any, Any]] = []
+        while position < self.stable and len(found) < limit:
+            record = self.stored[position]
+            if record.status == COMMITTED:
+                found.append((position, record.key, record.value))
+            position += 1
+        return found, position
+
+    def compact(self, now: int, retention: int, keep: int) -> int:
+        """What the cleaner may do at any time: drop what is superseded, and tombstones that have expired. The newest
+        `keep` records are the active segment and stay."""
+        newest: dict[Any, int] = {}
+        clean = min(self.stable, len(self.stored) - keep)
+        for offset in range(clean):
+            if self.stored[offset].status == COMMITTED:
+                newest[self.stored[offset].key] = offset
+        dropped = 0
+        for offset in range(clean):
+            record = self.stored[offset]
+            if record.status == ABORTED:
+                record.status = GONE
+            elif record.status == COMMITTED:
+                expired = record.value is None and now - record.at > retention
+                if newest[record.key] != offset or expired:
+                    record.status, record.value = GONE, None
+                    dropped += 1
+        return dropped
+
+
+@dataclass
+class Producer:
+    epoch: int = 0
+    open: list[tuple[Partition, Stored]] = field(default_factory=list)
+
+
+class Broker:
+    """Topics with one partition each."""
+
+    def __init__(self) -> None:
+        self.partitions: dict[str, Partition] = {}
+        self.producers: dict[str, Producer] = {}
+        self.now = 0
+
+    def partition(self, topic: str) -> Partition:
+        return self.partitions.setdefault(topic, Partition())
+
+    def append(self, topic: str, key: Any, value: Any) -> None:
+        self.partition(topic).append(key, value, COMMITTED, self.now)
+
+    def init(self, transactional_id: str) -> int:
+        """Fence the owner before and abort what it left open."""
+        producer = self.producers.setdefault(transactional_id, Producer())
+        producer.epoch += 1
+        self._end(producer, ABORTED)
+        return producer.epoch
+
+    def send(self, transactional_id: str, epoch: int, topic: str, key: Any, value: Any) -> None:
+        producer = self._owned(transactional_id, epoch)
+        partition = self.partition(topic)
+        producer.open.append((partition, partition.append(key, value, OPEN, self.now)))
+
+    def end(self, transactional_id: str, epoch: int, *, commit: bool) -> None:
+        self._end(self._owned(transactional_id, epoch), COMMITTED if commit else ABORTED)
+
+    def _owned(self, transactional_id: str, epoch: int) -> Producer:
+        producer = self.producers[transactional_id]
+        if producer.epoch != epoch:
+            raise FencedError(transactional_id)
+        return producer
+
+    def _end(self, producer: Producer, status: str) -> None:
+        touched = {id(partition): partition for partition, _ in producer.open}
+        for _, record in producer.open:
+            record.status = status
+        producer.open.clear()
+        for partition in touched.values():
+            partition.append(None, None, GONE, self.now)  # the marker
+            partition.settle()

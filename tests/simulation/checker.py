@@ -1,0 +1,143 @@
+"""Looks at the log from outside, after every step, and at the data: what must always hold, and what must hold at the
+end. It knows the life-cycle tables and SCENARIOS.md, not the code that decides."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from coordinator.lifecycle import TERMINAL_JOB, allows
+from coordinator.state import State, entity_of, fold
+from events.records import Checkpoint, Event, Outcome, Specification, Submit
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+
+class Checker:
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.position = 0
+        self.known: dict[str, Event] = {}
+        self.jobs: dict[str, Event] = {}
+        self.outcomes: dict[str, Event] = {}
+        self.ended: dict[tuple[str, int], str] = {}
+        self.specifications: dict[tuple[str, int], str] = {}
+        self.newest_checkpoint: dict[tuple[str, int], int] = {}
+        self.attempts: dict[tuple[str, int], int] = {}
+        self.epoch = 0
+        self.transitions = 0
+
+    def must(self, holds: bool, what: str) -> None:
+        if not holds:
+            from tests.simulation.world import Violation
+
+            raise Violation(what)
+
+    def follow(self) -> None:
+        found, self.position = self.world.broker.partition("events").read(self.position)
+        for offset, key, event in found:
+            self.look(offset, key, event)
+        repeated = [row for row, times in self.world.data.published.items() if times > 1] if found else []
+        self.must(not repeated, f"rows published more than once: {repeated[:3]}")
+
+    def look(self, offset: int, key: str, event: Event | None) -> None:
+        entity = entity_of(key)
+        before = self.known.get(key)
+        if event is None:
+            self.must(before is not None, f"{key} deleted at {offset}, but it was not there")
+            self.known.pop(key, None)
+            if entity.kind == "job":
+                self.jobs.pop(entity.job)
+            return
+        self.transitions += entity.kind != "cursor"
+        self.must(event.epoch >= self.epoch, f"{key} at {offset}: epoch {event.epoch} after {self.epoch}")
+        self.epoch = event.epoch
+        was = before.to if before else ""
+        self.must(event.from_ == was, f"{key} at {offset} says it left {event.from_!r}, it was {was!r}")
+        self.must(allows(entity.kind, event.transition, was), f"{key} at {offset}: {event.transition} from {was!r}")
+        self.known[key] = event
+        getattr(self, f"_look_at_{entity.kind}", lambda *_: None)(key, event)
+
+    def _look_at_job(self, key: str, event: Event) -> None:
+        known = self.jobs.get(event.job)
+        self.must(known is None or known.incarnation == event.incarnation, f"{key} changed its incarnation in life")
+        self.jobs[event.job] = event
+        if event.to in TERMINAL_JOB:
+            self.ended[event.job, event.incarnation] = event.to
+            self.rows_of(event)
+
+    def _look_at_specification(self, key: str, event: Event) -> None:
+        assert isinstance(event.state, Specification)
+        self.specifications[event.job, event.incarnation] = event.state.body
+
+    def _look_at_task(self, key: str, event: Event) -> None:
+        last = self.attempts.get((key, event.incarnation), 0)
+        self.must(event.attempt >= last, f"{key}: attempt {event.attempt} after {last}")
+        self.attempts[key, event.incarnation] = event.attempt
+
+    def _look_at_checkpoint(self, key: str, event: Event) -> None:
+        assert isinstance(event.state, Checkpoint)
+        last = self.newest_checkpoint.get((key, event.incarnation), 0)
+        fresh = event.transition == "completed"
+        self.must(event.state.id > last if fresh else event.state.id == last, f"{key}: {event.state.id} after {last}")
+        self.newest_checkpoint[key, event.incarnation] = event.state.id
+
+    def _look_at_command(self, key: str, event: Event) -> None:
+        name = entity_of(key).parts[1]
+        self.must(str(name) not in self.outcomes, f"a second outcome for command {name}")
+        assert isinstance(event.state, Outcome)
+        self.outcomes[str(name)] = event
+
+    def rows_of(self, job: Event) -> None:
+        """A finished job has published every row once; any other a beginning of each source, without a gap."""
+        source = json.loads(self.specifications[job.job, job.incarnation])["source"][0]
+        total, tasks = source["options"]["rows"], source["parallelism"]
+        rows: dict[int, set[int]] = {task: set() for task in range(tasks)}
+        for name, incarnation, _, task, number in self.world.data.published:
+            if (name, incarnation) == (job.job, job.incarnation):
+                rows[task].add(number)
+        for task, numbers in rows.items():
+            self.must(numbers == set(range(len(numbers))), f"{job.job} task {task} has gaps in {sorted(numbers)}")
+            drained = "Stop" in {type(c.action).__name__ for c in self.world.commands.values() if c.job == job.job}
+            if job.to == "FINISHED" and total >= 0 and not drained:
+                self.must(
+                    len(numbers) == total, f"{job.job} FINISHED with {len(numbers)} of {total} rows of task {task}"
+                )
+
+    def is_quiet(self) -> bool:
+        quiet = all(key.split("/")[0] in ("leader", "cursor", "worker") for key in self.known if not self._refused(key))
+        return quiet and all(command in self.outcomes for command in self.world.commands)
+
+    def _refused(self, key: str) -> bool:
+        """The outcome of a command for a job that is not there stays for its time."""
+        event = self.known[key]
+        return key.startswith("command/") and event.incarnation == 0
+
+    def open(self) -> str:
+        left = {
+            key: (e.to, e.due_at, getattr(e.state, "reason", ""))
+            for key, e in self.known.items()
+            if not self._refused(key)
+        }
+        return str(left)[:3000]
+
+    def finish(self) -> None:
+        """When all is quiet: nothing is staged, no attempt was started twice, and any replay gives the same."""
+        world = self.world
+        self.must(not any(world.data.staging.values()), f"left in staging: {list(world.data.staging)[:3]}")
+        twice = [who for who, times in world.starts.items() if times > 1]
+        self.must(not twice or bool(world.counts["disk lost"]), f"started twice: {twice[:3]}")
+        again = State(0)
+        found, _ = world.broker.partition("events").read(0)
+        for _, key, event in found:
+            fold(again, entity_of(key), event)
+        self.must(set(again.jobs) == {entity_of(k).job for k in self.known if k.startswith("command/")},
+                  f"a replay brings back {set(again.jobs)}")  # fmt: skip
+        for command in world.commands.values():
+            outcome = self.outcomes[command.id]
+            self.must(outcome.to in ("ACCEPTED", "REFUSED"), f"{command.id} is {outcome.to}")
+        submitted = sum(
+            isinstance(c.action, Submit) and self.outcomes[c.id].to == "ACCEPTED" for c in world.commands.values()
+        )
+        self.must(len(self.ended) == submitted, f"{submitted} jobs were accepted, {len(self.ended)} have ended")

@@ -1,0 +1,141 @@
+"""A worker process of the simulation: the production core with a ledger on a disk that survives, and task loops that
+do not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.simulation.data import Loop
+from workers import happenings as h
+from workers.core import decide, heartbeat
+from workers.ledger import Identity, Ledger, apply
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+HEARTBEAT_MS = 300
+
+
+class Worker:
+    def __init__(self, world: World, name: str) -> None:
+        self.world, self.name = world, name
+        self.alive = True
+        self.asleep_until = 0
+        self.ledger = Ledger()  # the disk
+        self.position = 0  # on orders; kept with the ledger
+        self.instances = 0
+        self.start()
+
+    def start(self) -> None:
+        self.instances += 1
+        self.loops: dict[Identity, Loop] = {}
+        self.publishing: list[h.Publish] = []
+        self.removing: list[h.RemoveStaging] = []
+        self.beaten = -HEARTBEAT_MS
+        self.settings = h.Settings(
+            worker=self.name,
+            instance=f"{self.name}-{self.instances}",
+            slots=4,
+            lease_ms=2000,
+            stall_ms=4000,
+            stop_patience_ms=1000,
+            repeat_ms=200,
+            repeat_cap_ms=2000,
+        )
+        self.give(h.Restarted())
+
+    def lose_disk(self) -> None:
+        self.ledger, self.position = Ledger(), len(self.world.broker.partition("orders").stored)
+
+    def give(self, it: h.Input) -> None:
+        """Decide, make the change durable, then act, then report: with a chance to die in between."""
+        outcome = decide(self.ledger, it, self.world.now, self.settings)
+        apply(self.ledger, outcome.changes)
+        for effect in outcome.effects:
+            self.world.point(self, "effect")
+            self.act(effect)
+        for report in outcome.reports:
+            self.world.point(self, "report")
+            self.world.deliver("reports", report.job, report)
+
+    def act(self, effect: h.Effect) -> None:
+        if isinstance(effect, h.StartTask):
+            self.world.started(effect.who)
+            self.loops[effect.who] = Loop.start(effect)
+        elif isinstance(effect, h.StopTask):
+            if effect.who in self.loops:
+                self.loops[effect.who].stopping = effect.reason
+        elif isinstance(effect, h.StageCheckpoint):
+            if effect.who in self.loops:
+                self.loops[effect.who].stage = effect.checkpoint
+        elif isinstance(effect, h.Publish):
+            self.publishing.append(effect)
+        else:
+            self.removing.append(effect)
+
+    def step(self) -> None:
+        world = self.world
+        if not world.is_cut(self):
+            self.follow_orders()
+            if world.now - self.beaten >= HEARTBEAT_MS:
+                self.beaten = world.now
+                self.give(h.Reached())
+                world.broker.append("workers", self.name, heartbeat(self.ledger, world.now, self.settings))
+        self.give(h.Tick())
+        for who in list(self.loops):
+            self.work(self.loops[who])
+        self.publish()
+        for effect in self.removing[:1]:
+            self.removing.remove(effect)
+            if world.chance("staging stuck", 0.05):
+                self.give(h.StagingStuck(effect.job, effect.incarnation, "permission denied"))
+            else:
+                removed = world.data.remove(effect.job, effect.incarnation)
+                self.give(h.StagingGone(effect.job, effect.incarnation, removed))
+
+    def follow_orders(self) -> None:
+        found, position = self.world.broker.partition("orders").read(self.position)
+        for offset, (worker, job, pipeline, task), order in found:
+            if worker == self.name:
+                self.give(h.Withdrawn(job, pipeline, task) if order is None else order)
+            self.position = offset + 1
+        self.position = position
+
+    def work(self, loop: Loop) -> None:
+        """One slice of a task's loop."""
+        world, who = self.world, loop.who
+        if loop.stopping:
+            del self.loops[who]
+            self.give(h.Stopped(who, loop.stopping))
+            return
+        if not loop.started:
+            loop.started = True
+            self.give(h.Started(who))
+        if world.chance("task crash", 0.004):
+            del self.loops[who]
+            self.give(h.Crashed(who, "boom"))
+            return
+        if loop.stage:
+            checkpoint, loop.stage = loop.stage, 0
+            pieces = world.data.stage(who, loop.unstaged)
+            loop.unstaged = []
+            self.give(h.Staged(who, checkpoint, b"%d" % loop.position, pieces, loop.position, 8 * loop.position))
+            return
+        if world.chance("stall", 0.001):
+            return
+        loop.read(world.rng.randint(0, 5))
+        self.give(h.Progressed(who, loop.position, 8 * loop.position, world.now))
+        if loop.position == loop.total and not loop.exhausted:
+            loop.exhausted = True
+            self.give(h.Exhausted(who, b"%d" % loop.position))
+
+    def publish(self) -> None:
+        for effect in self.publishing[:1]:
+            self.publishing.remove(effect)
+            who = (effect.job, effect.incarnation, effect.pipeline, effect.checkpoint)
+            if self.world.chance("sink refuses", 0.1):
+                self.give(h.PublishFailed(*who, "commit conflict"))
+                continue
+            rows = self.world.data.publish(effect)
+            self.world.point(self, "published")
+            self.give(h.Published(*who, rows))
