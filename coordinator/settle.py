@@ -99,6 +99,9 @@ def close_pipeline(draft: Draft, job: JobView, name: str, number: int, transitio
             state = replace(task_of(task), since=draft.now)
             draft.emit(Entity("task", (name, number, index)), transition, state, incarnation=task.incarnation,
                        attempt=task.attempt)  # fmt: skip
+        if transition == "suspended":  # marks hold for their attempt only, and the next one is another
+            draft.delete(Entity("ready", (name, number, index)))
+            draft.delete(Entity("ack", (name, number, index)))
     draft.emit(Entity("pipeline", (name, number)), transition, pipeline.event.state,
                incarnation=pipeline.event.incarnation)  # fmt: skip
 

@@ -19,6 +19,9 @@ class Checker:
         self.world = world
         self.position = 0
         self.known: dict[str, Event] = {}
+        self.left: set[str] = set()
+        self.rows_at_end: dict[tuple[str, int], int] = {}
+        self.state = State(0)
         self.jobs: dict[str, Event] = {}
         self.outcomes: dict[str, Event] = {}
         self.ended: dict[tuple[str, int], str] = {}
@@ -38,8 +41,29 @@ class Checker:
         found, self.position = self.world.broker.partition("events").read(self.position)
         for offset, key, event in found:
             self.look(offset, key, event)
-        repeated = [row for row, times in self.world.data.published.items() if times > 1] if found else []
-        self.must(not repeated, f"rows published more than once: {repeated[:3]}")
+            fold(self.state, entity_of(key), event)
+        twice = self.world.data.twice
+        self.must(not twice, f"rows published more than once: {twice[:3]}")
+        if found:
+            self.compare_with_leader()
+            self.always()
+
+    def compare_with_leader(self) -> None:
+        """What the leader knows is what a follower knows: nothing but the fold of the log."""
+        owner = self.world.broker.producers.get("shard-0")
+        for process in self.world.coordinators:
+            if process.alive and owner is not None and process.leading == owner.epoch and not owner.open:
+                self.must(process.state.jobs == self.state.jobs, f"{process.name} knows what the log does not")
+
+    def always(self) -> None:
+        """No pipeline runs without its next step due: a checkpoint, or the end of the one in flight."""
+        for name, job in self.state.jobs.items():
+            if job.event is None or job.event.to not in ("SCHEDULED", "RUNNING"):
+                continue
+            for number, pipeline in job.pipelines.items():
+                dues = [e.due_at for e in (pipeline.event, pipeline.pending, pipeline.checkpoint) if e is not None]
+                running = pipeline.event is not None and pipeline.event.to == "RUNNING"
+                self.must(not running or any(dues), f"{name}/{number} is RUNNING with no checkpoint due")
 
     def look(self, offset: int, key: str, event: Event | None) -> None:
         entity = entity_of(key)
@@ -47,6 +71,7 @@ class Checker:
         if event is None:
             self.must(before is not None, f"{key} deleted at {offset}, but it was not there")
             self.known.pop(key, None)
+            self.left.discard(key)
             if entity.kind == "job":
                 self.jobs.pop(entity.job)
             return
@@ -57,6 +82,8 @@ class Checker:
         self.must(event.from_ == was, f"{key} at {offset} says it left {event.from_!r}, it was {was!r}")
         self.must(allows(entity.kind, event.transition, was), f"{key} at {offset}: {event.transition} from {was!r}")
         self.known[key] = event
+        if not self.stays(key, event):
+            self.left.add(key)
         getattr(self, f"_look_at_{entity.kind}", lambda *_: None)(key, event)
 
     def _look_at_job(self, key: str, event: Event) -> None:
@@ -66,6 +93,8 @@ class Checker:
         if event.to in TERMINAL_JOB:
             self.ended[event.job, event.incarnation] = event.to
             self.rows_of(event)
+            mine = (event.job, event.incarnation)
+            self.rows_at_end[mine] = sum((name, inc) == mine for name, inc, *_ in self.world.data.published)
 
     def _look_at_specification(self, key: str, event: Event) -> None:
         assert isinstance(event.state, Specification)
@@ -106,25 +135,29 @@ class Checker:
                 )
 
     def is_quiet(self) -> bool:
-        quiet = all(key.split("/")[0] in ("leader", "cursor", "worker") for key in self.known if not self._refused(key))
-        return quiet and all(command in self.outcomes for command in self.world.commands)
+        """Nothing is left on the log but what stays for a time of its own, and every command has its outcome."""
+        return not self.left and all(command in self.outcomes for command in self.world.commands)
 
-    def _refused(self, key: str) -> bool:
-        """The outcome of a command for a job that is not there stays for its time."""
-        event = self.known[key]
-        return key.startswith("command/") and event.incarnation == 0
+    @staticmethod
+    def stays(key: str, event: Event) -> bool:
+        """Summaries stay for the history's time, and so do outcomes of commands for jobs that are not there."""
+        kind = key.split("/")[0]
+        return kind in ("leader", "cursor", "worker", "summary") or (kind == "command" and event.incarnation == 0)
 
     def open(self) -> str:
-        left = {
-            key: (e.to, e.due_at, getattr(e.state, "reason", ""))
-            for key, e in self.known.items()
-            if not self._refused(key)
-        }
-        return str(left)[:3000]
+        known = {key: self.known[key] for key in self.left}
+        return str({key: (e.to, e.due_at, getattr(e.state, "reason", "")) for key, e in known.items()})[:3000]
 
     def finish(self) -> None:
         """When all is quiet: nothing is staged, no attempt was started twice, and any replay gives the same."""
         world = self.world
+        for worker in world.workers:
+            self.must(not worker.loops, f"{worker.name} still runs {list(worker.loops)[:3]}")
+            held = [*worker.ledger.tasks, *worker.ledger.publications, *worker.ledger.removals]
+            self.must(not held, f"the ledger of {worker.name} still holds {held[:3]}")
+        for job, rows in self.rows_at_end.items():
+            now = sum((name, incarnation) == job for name, incarnation, *_ in world.data.published)
+            self.must(now == rows, f"{job} published {rows} rows before its end and {now - rows} after it")
         self.must(not any(world.data.staging.values()), f"left in staging: {list(world.data.staging)[:3]}")
         twice = [who for who, times in world.starts.items() if times > 1]
         self.must(not twice or bool(world.counts["disk lost"]), f"started twice: {twice[:3]}")

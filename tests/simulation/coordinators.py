@@ -79,7 +79,8 @@ class Coordinator:
     def lead(self) -> None:
         world = self.world
         world.beaten = world.now
-        positions = self.positions()
+        before = self.positions()
+        positions = dict(before)
         decided: list[Decision] = []
         inputs: list[tuple[Input, Cause]] = []
         for topic in INPUTS:
@@ -101,8 +102,7 @@ class Coordinator:
             decision = decide(self.state, given, world.now, cause)
             take_over(self.state, decision)  # the next input of the group sees it
             decided.append(decision)
-        moved = positions != self.positions()
-        if moved or any(not d.is_empty for d in decided):
+        if positions != before or any(not d.is_empty for d in decided):
             events = tuple(event for d in decided for event in d.events)
             orders = tuple(order for d in decided for order in d.orders)
             self.write(Decision(events, orders), positions, folded=True)

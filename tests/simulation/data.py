@@ -21,6 +21,7 @@ class Data:
     published: Counter[Row] = field(default_factory=Counter)
     identities: set[tuple[str, int, int, int]] = field(default_factory=set)
     names: int = 0
+    twice: list[Row] = field(default_factory=list)
 
     def stage(self, who: Identity, rows: list[Row]) -> tuple[Staged, ...]:
         if not rows:
@@ -41,6 +42,7 @@ class Data:
         self.identities.add(identity)
         rows = [row for piece in effect.staged for row in staged[piece.name]]
         self.published.update(rows)
+        self.twice += [row for row in rows if self.published[row] > 1]
         return len(rows)
 
     def remove(self, job: str, incarnation: int) -> int:

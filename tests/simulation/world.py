@@ -17,9 +17,10 @@ from tests.simulation.data import Data
 from tests.simulation.workers import Worker
 from workers.ledger import Identity
 
-STEP_MS = 20
+STEP_MS = 25
 FAULTS_UNTIL_MS = 20_000
-END_BY_MS = 400_000
+END_BY_MS = 300_000
+QUIET_STEPS = 150
 
 
 class Died(Exception):
@@ -47,6 +48,7 @@ class World:
         self.cut_until: dict[str, int] = {}
         self.coordinators = [Coordinator(self, f"c{i}", i) for i in range(2)]
         self.workers = [Worker(self, f"w{i}") for i in range(3)]
+        self.processes: list[Coordinator | Worker] = [*self.coordinators, *self.workers]
         self.down: list[tuple[int, Coordinator | Worker]] = []
         self.commands: dict[str, Command] = {}
         self.plan = self._workload()
@@ -130,9 +132,9 @@ class World:
 
     def _workload(self) -> list[tuple[int, str, CommandAction]]:
         rng, plan = self.rng, list[tuple[int, str, CommandAction]]()
-        for name in ["a", "b", "c", "d"][: rng.randint(1, 4)]:
+        for name in ["a", "b", "c", "d", "e"][: rng.randint(2, 5)]:
             at = rng.randint(0, 4000)
-            for _ in range(rng.randint(1, 2)):
+            for _ in range(rng.randint(1, 3)):
                 endless = rng.random() < 0.3
                 plan.append((at, name, Submit(specification=self._specification(endless))))
                 if rng.random() < 0.3:
@@ -141,7 +143,7 @@ class World:
                 if endless or rng.random() < 0.2:
                     last = rng.choice([Cancel(), Stop(), TakeSavepoint(name="s", stop=True)])
                     plan.append((at + rng.randint(1000, 15_000), name, last))
-                at += rng.randint(3000, 15_000)
+                at += rng.randint(2000, 8000)
         return sorted(plan, key=lambda p: p[0])
 
     def _specification(self, endless: bool) -> str:
@@ -154,7 +156,7 @@ class World:
             "cleanup_delay_ms": rng.choice([0, 500, 3000]),
             "history_ms": 20_000,
         }
-        rows = -1 if endless else rng.randint(0, 60)
+        rows = -1 if endless else rng.randint(0, 250)
         source = [{"name": "in", "kind": "model", "parallelism": rng.randint(1, 3), "options": {"rows": rows}}]
         sink = [{"name": "out", "kind": "model", "from": ["in"]}]
         return json.dumps({"env": env, "source": source, "sink": sink})
@@ -170,12 +172,17 @@ class World:
             for command in self.commands.values():
                 if command.id not in self.checker.outcomes:
                     self.deliver("commands", command.job, command)
-        if self.now == FAULTS_UNTIL_MS:
-            for name, job in self.checker.jobs.items():  # what would never end is ended
-                if job.to not in TERMINAL_JOB:
-                    command = Command(id=f"{name}-last-{job.incarnation}", job=name, by="sim", action=Cancel())
-                    self.commands[command.id] = command
-                    self.deliver("commands", name, command)
+        if self.now >= FAULTS_UNTIL_MS and self.steps % 400 == 0:
+            self.end_what_would_not_end()
+
+    def end_what_would_not_end(self) -> None:
+        """Streams and paused jobs are canceled; whatever is bounded must end by itself."""
+        for name, job in self.checker.jobs.items():
+            endless = '"rows": -1' in self.checker.specifications[name, job.incarnation]
+            command = Command(id=f"{name}-last-{job.incarnation}", job=name, by="sim", action=Cancel())
+            if job.to not in TERMINAL_JOB and (endless or job.to == "PAUSED") and command.id not in self.commands:
+                self.commands[command.id] = command
+                self.deliver("commands", name, command)
 
     # Time --------------------------------------------------------------------------------------------------------
 
@@ -186,16 +193,17 @@ class World:
         self.counts["transactions"] += 1
 
     def run(self) -> None:
-        while not self.is_over():
+        quiet = 0
+        while quiet < QUIET_STEPS:  # some more, for what is still on its way
+            quiet = quiet + 1 if self.is_over() else 0
             self.now += STEP_MS
             self.broker.now = self.now
             self.steps += 1
             self.revive()
             self.trouble()
             self.services()
-            processes: list[Coordinator | Worker] = [*self.coordinators, *self.workers]
-            self.rng.shuffle(processes)
-            for process in processes:
+            first = int(self.rng.random() * len(self.processes))
+            for process in self.processes[first:] + self.processes[:first]:
                 if process.alive and process.asleep_until <= self.now:
                     try:
                         process.step()
@@ -207,4 +215,7 @@ class World:
         self.checker.finish()
 
     def is_over(self) -> bool:
-        return self.now > FAULTS_UNTIL_MS and not self.plan and not self.down and self.checker.is_quiet()
+        if self.now <= FAULTS_UNTIL_MS or self.plan or self.down or not self.checker.is_quiet():
+            return False
+        away = max([*self.cut_until.values(), *(process.asleep_until for process in self.processes)], default=0)
+        return away <= self.now
