@@ -8,8 +8,39 @@ import sys
 import time
 import traceback
 from collections import Counter
+from contextlib import ExitStack
 
+from tests.simulation.mutants import MUTANTS, Plant
 from tests.simulation.world import World
+
+SEEDS_PER_MUTANT = 300
+
+
+def seen_at(plant: Plant, seeds: int = SEEDS_PER_MUTANT) -> tuple[int, str] | None:
+    """The first seed under which a planted fault shows, and how."""
+    for seed in range(1, seeds + 1):
+        with ExitStack() as stack:
+            plant(stack)
+            try:
+                World(seed).run()
+            except Exception as error:  # noqa: BLE001  however it shows, it is seen
+                return seed, f"{type(error).__name__}: {error}"
+    return None
+
+
+def hunt(as_json: bool) -> int:
+    survived = []
+    for what, plant in MUTANTS.items():
+        seen = seen_at(plant)
+        if seen is None:
+            survived.append(what)
+        sys.stdout.write(
+            f"{'SURVIVED' if seen is None else f'seed {seen[0]:>3}'}  {what}  {seen[1][:90] if seen else ''}\n"
+        )
+        sys.stdout.flush()
+    if as_json:
+        sys.stdout.write(json.dumps({"mutants": len(MUTANTS), "survived": survived}) + "\n")
+    return 1 if survived else 0
 
 
 def main() -> int:
@@ -17,8 +48,11 @@ def main() -> int:
     options.add_argument("--seeds", type=int, default=100, help="how many seeds to run")
     options.add_argument("--from", type=int, default=1, dest="first", help="the first of them")
     options.add_argument("--seed", type=int, help="run this one alone and show what goes wrong")
+    options.add_argument("--mutants", action="store_true", help="plant every known fault; each must be seen")
     options.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     arguments = options.parse_args()
+    if arguments.mutants:
+        return hunt(arguments.json)
     seeds = (
         [arguments.seed] if arguments.seed is not None else range(arguments.first, arguments.first + arguments.seeds)
     )

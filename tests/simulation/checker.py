@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 
+OVERDUE_MS = 15_000  # no leader is ever missing for as long
+
+
 class Checker:
     def __init__(self, world: World) -> None:
         self.world = world
@@ -44,6 +47,8 @@ class Checker:
             fold(self.state, entity_of(key), event)
         twice = self.world.data.twice
         self.must(not twice, f"rows published more than once: {twice[:3]}")
+        if self.world.steps % 40 == 0:
+            self.overdue()
         if found:
             self.compare_with_leader()
             self.always()
@@ -54,6 +59,12 @@ class Checker:
         for process in self.world.coordinators:
             if process.alive and owner is not None and process.leading == owner.epoch and not owner.open:
                 self.must(process.state.jobs == self.state.jobs, f"{process.name} knows what the log does not")
+
+    def overdue(self) -> None:
+        """A deadline on the log is kept, whoever leads: late by a takeover or two, not more."""
+        for key, event in self.known.items():
+            late = self.world.now - event.due_at if event.due_at else 0
+            self.must(late < OVERDUE_MS, f"{key} was due {late} ms ago: {event.transition} {event.to}")
 
     def always(self) -> None:
         """No pipeline runs without its next step due: a checkpoint, or the end of the one in flight."""

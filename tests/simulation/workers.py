@@ -112,7 +112,7 @@ class Worker:
         if not loop.started:
             loop.started = True
             self.give(h.Started(who))
-        if world.chance("task crash", 0.004):
+        if world.chance("task crash", 0.002):
             del self.loops[who]
             self.give(h.Crashed(who, "boom"))
             return

@@ -46,6 +46,7 @@ class World:
         self.lost_at = {self.rng.randint(1, 300) for _ in range(self.rng.randint(0, 4))} if faults else set()
         self.commits = 0
         self.cut_until: dict[str, int] = {}
+        self.on_the_way: list[tuple[int, str, str, Any]] = []
         self.coordinators = [Coordinator(self, f"c{i}", i) for i in range(2)]
         self.workers = [Worker(self, f"w{i}") for i in range(3)]
         self.processes: list[Coordinator | Worker] = [*self.coordinators, *self.workers]
@@ -88,12 +89,20 @@ class World:
         self.point(process, "committed")
 
     def deliver(self, topic: str, key: str, value: Any) -> None:
-        """A message to the broker: lost, or doubled by a retry."""
-        if self.chance("message lost", 0.01):
+        """A message to the broker: lost, late, or doubled by a retry that arrives whenever it likes."""
+        if self.chance("message lost", 0.03):
+            return
+        if self.chance("message delayed", 0.02):
+            self.on_the_way.append((self.now + self.rng.randint(50, 1500), topic, key, value))
             return
         self.broker.append(topic, key, value)
-        if self.chance("message doubled", 0.03):
-            self.broker.append(topic, key, value)
+        if self.chance("message doubled", 0.04):
+            self.on_the_way.append((self.now + self.rng.randint(0, 3000), topic, key, value))
+
+    def arrive(self) -> None:
+        for message in [m for m in self.on_the_way if m[0] <= self.now]:
+            self.on_the_way.remove(message)
+            self.broker.append(*message[1:])
 
     def is_cut(self, worker: Worker) -> bool:
         return self.cut_until.get(worker.name, 0) > self.now
@@ -200,6 +209,7 @@ class World:
             self.broker.now = self.now
             self.steps += 1
             self.revive()
+            self.arrive()
             self.trouble()
             self.services()
             first = int(self.rng.random() * len(self.processes))
@@ -215,7 +225,7 @@ class World:
         self.checker.finish()
 
     def is_over(self) -> bool:
-        if self.now <= FAULTS_UNTIL_MS or self.plan or self.down or not self.checker.is_quiet():
+        if self.now <= FAULTS_UNTIL_MS or self.plan or self.down or self.on_the_way or not self.checker.is_quiet():
             return False
         away = max([*self.cut_until.values(), *(process.asleep_until for process in self.processes)], default=0)
         return away <= self.now

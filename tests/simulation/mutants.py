@@ -1,0 +1,247 @@
+"""Planted faults: each is a bug that an engine of this kind has had, or could have. The simulation must see each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+from unittest.mock import patch
+
+from msgspec.structs import replace
+
+from coordinator import checkpoint, commands, core, deploy, draft, ending, reports, settle, state
+from coordinator.draft import Draft
+from coordinator.lifecycle import TERMINAL_JOB
+from events import records
+from events.keys import Entity
+from tests.simulation import coordinators, data, workers
+from workers import attempts
+from workers import core as worker_core
+from workers import happenings as h
+
+Plant = Callable[[ExitStack], None]
+MUTANTS: dict[str, Plant] = {}
+
+
+def mutant(what: str) -> Callable[[Plant], Plant]:
+    def register(plant: Plant) -> Plant:
+        MUTANTS[what] = plant
+        return plant
+
+    return register
+
+
+def put(stack: ExitStack, where: Any, name: str, new: Any) -> Any:
+    """Replace something for as long as the stack lasts; returns what it was."""
+    old = getattr(where, name)
+    stack.enter_context(patch.object(where, name, new))
+    return old
+
+
+@mutant("R: ready marks are kept only in memory")
+def _(stack: ExitStack) -> None:
+    def silently(draft: Draft, key: Any, task: records.Event, said: Any) -> None:
+        before = len(draft.events)
+        old(draft, key, task, said)
+        if len(draft.events) > before:
+            for event in draft.events[before:]:
+                assert isinstance(event, records.Event)
+                state.fold(draft.state, state.entity_of(event.entity), event)
+            draft._undo[-2:] = []
+            del draft.events[before:]
+
+    old = put(stack, reports, "mark_ready", silently)
+
+
+@mutant("R: a mark outlives its attempt")
+def _(stack: ExitStack) -> None:
+    def keep(self: Draft, entity: Entity) -> None:
+        if entity.kind != "ready" or self.state.jobs[entity.job].cleanup is not None:
+            old(self, entity)
+
+    old = put(stack, Draft, "delete", keep)
+
+
+@mutant("R: the completed point is triggered when the first task is ready")
+def _(stack: ExitStack) -> None:
+    def any_ready(pipeline: Any, *states: str) -> int:
+        ready = states == ("READY_TO_CLOSE",) and pipeline.counts.get("READY_TO_CLOSE")
+        return pipeline.size if ready else old(pipeline, *states)
+
+    old = put(stack, settle, "count", any_ready)
+
+
+@mutant("T: the cleanup's timer lives only in the leader's memory")
+def _(stack: ExitStack) -> None:
+    def timeless(self: Draft, entity: Entity, transition: str, content: Any, **more: Any) -> Any:
+        return old(self, entity, transition, content, **(more | ({"due_at": 0} if transition == "promised" else {})))
+
+    old = put(stack, Draft, "emit", timeless)
+
+
+@mutant("T: cleanup deletes before staging is removed")
+def _(stack: ExitStack) -> None:
+    def at_once(draft: Draft, name: str) -> None:
+        old(draft, name)
+        job = draft.state.jobs.get(name)
+        if job is not None and job.event is not None:
+            ending.finish_cleanup(draft, name, job.event.incarnation)
+
+    old = put(stack, core, "begin_cleanup", at_once)
+
+
+@mutant("T: the end of a job promises no cleanup")
+def _(stack: ExitStack) -> None:
+    def forget(self: Draft, entity: Entity, transition: str, content: Any, **more: Any) -> Any:
+        return None if transition == "promised" else old(self, entity, transition, content, **more)
+
+    old = put(stack, Draft, "emit", forget)
+
+
+@mutant("Z: a new leader does not see that a job has ended")
+def _(stack: ExitStack) -> None:
+    def blind(known: state.State, entity: Entity, event: records.Event | None) -> Any:
+        ended = entity.kind == "job" and event is not None and event.to in TERMINAL_JOB
+        return None if ended else old(known, entity, event)
+
+    old = put(stack, coordinators, "fold", blind)
+
+
+@mutant("Z: a job ends while a completed checkpoint is not committed")
+def _(stack: ExitStack) -> None:
+    put(stack, ending, "is_uncommitted", lambda pipeline: False)
+
+
+@mutant("B: a checkpoint in flight has no deadline")
+def _(stack: ExitStack) -> None:
+    put(stack, core, "abandon", lambda *a, **k: None)
+
+
+@mutant("B: no next checkpoint is due after one was aborted")
+def _(stack: ExitStack) -> None:
+    put(stack, checkpoint, "schedule_next", lambda *a, **k: None)
+
+
+@mutant("B: a restarted task starts from the beginning")
+def _(stack: ExitStack) -> None:
+    put(stack, deploy, "restore_point", lambda pipeline, index: (0, b""))
+
+
+@mutant("O: a worker's report is sent once and never again")
+def _(stack: ExitStack) -> None:
+    put(stack, attempts, "repeat", lambda *a, **k: h.NOTHING)
+
+
+@mutant("O: publishing does not look for the checkpoint's identity")
+def _(stack: ExitStack) -> None:
+    def again(self: data.Data, effect: h.Publish) -> int:
+        self.identities.clear()
+        return int(old(self, effect))
+
+    old = put(stack, data.Data, "publish", again)
+
+
+@mutant("O: any committed report counts for the checkpoint that waits")
+def _(stack: ExitStack) -> None:
+    def credulous(draft: Draft, job: Any, report: Any, said: Any) -> None:
+        pipeline = job.pipelines.get(report.pipeline)
+        if pipeline and pipeline.checkpoint is not None and pipeline.checkpoint.to == "COMPLETED":
+            checkpoint.commit(draft, job, report.pipeline)
+
+    put(stack, reports, "committed", credulous)
+
+
+@mutant("O: the commit is ordered once and never again")
+def _(stack: ExitStack) -> None:
+    def once(draft: Draft, job: Any, number: int) -> None:
+        if not checkpoint.checkpoint_of(job.pipelines[number].checkpoint).tries:
+            old(draft, job, number)
+
+    old = put(stack, core, "order_commit", once)
+
+
+@mutant("a checkpoint completes without all acknowledgements")
+def _(stack: ExitStack) -> None:
+    def generous(pipeline: Any, number: int) -> Any:
+        found = old(pipeline, number)
+        return {index: next(iter(found.values())) for index in pipeline.tasks} if found else found
+
+    old = put(stack, checkpoint, "acks", generous)
+
+
+@mutant("output of completed checkpoints is acknowledged again")
+def _(stack: ExitStack) -> None:
+    def forgetful(**fields: Any) -> Any:
+        return old(**(fields | {"completed": 0}))
+
+    old = put(stack, checkpoint, "TriggerCheckpoint", forgetful)
+
+
+@mutant("D: a new attempt has the old one's number")
+def _(stack: ExitStack) -> None:
+    def same(self: Draft, entity: Entity, transition: str, content: Any, **more: Any) -> Any:
+        lower = {"attempt": more.get("attempt", 0) - 1} if transition == "retried" else {}
+        return old(self, entity, transition, content, **(more | lower))
+
+    old = put(stack, Draft, "emit", same)
+
+
+@mutant("D: a restarted worker says nothing of what it lost")
+def _(stack: ExitStack) -> None:
+    put(stack, worker_core, "_restart", lambda *a: h.NOTHING)
+
+
+@mutant("D: a deploy order starts the task whether it runs or not")
+def _(stack: ExitStack) -> None:
+    def eager(ledger: Any, order: Any, action: Any, now: int, settings: Any) -> Any:
+        outcome = old(ledger, order, action, now, settings)
+        started = any(isinstance(effect, h.StartTask) for effect in outcome.effects)
+        again = () if started else (h.StartTask(attempts.identity_of(order), action),)
+        return replace(outcome, effects=(*outcome.effects, *again))
+
+    old = put(stack, attempts, "deploy", eager)
+
+
+@mutant("every late report withdraws the order under its key")
+def _(stack: ExitStack) -> None:
+    put(stack, reports, "is_wanted", lambda state, report: False)
+
+
+@mutant("orders are never withdrawn")
+def _(stack: ExitStack) -> None:
+    put(stack, Draft, "withdraw", lambda *a: None)
+
+
+@mutant("a command sent again is carried out again")
+def _(stack: ExitStack) -> None:
+    def forgetful(self: Any, entity: Entity) -> Any:
+        return None if entity.kind == "command" else old(self, entity)
+
+    def anyway(kind: str, transition: str, was: str) -> str:
+        return reached(kind, transition, "" if kind == "command" else was)
+
+    reached = put(stack, draft, "reach", anyway)
+    old = put(stack, state.State, "get", forgetful)
+
+
+@mutant("an incarnation is used twice")
+def _(stack: ExitStack) -> None:
+    def first(draft: Draft, name: str, body: str, by: str) -> str:
+        draft.state.incarnations = 0
+        return str(old(draft, name, body, by))
+
+    old = put(stack, commands, "submit", first)
+
+
+@mutant("what was consumed is not written with what it led to")
+def _(stack: ExitStack) -> None:
+    put(stack, coordinators.Coordinator, "positions", lambda self: {"commands": 0, "reports": 0})
+
+
+@mutant("a worker keeps its disk's promises only in memory")
+def _(stack: ExitStack) -> None:
+    def amnesia(self: workers.Worker) -> None:
+        self.ledger = type(self.ledger)()
+        old(self)
+
+    old = put(stack, workers.Worker, "start", amnesia)
