@@ -26,7 +26,7 @@ def test_a_world_without_faults_is_a_story_without_takeovers() -> None:
     world = World(1, faults=False)
     world.run()
     assert world.counts["takeovers"] == 1
-    assert {to for to in world.checker.ended.values()} <= {"FINISHED", "CANCELED", "SAVEPOINTED"}
+    assert set(world.checker.ended.values()) <= {"FINISHED", "CANCELED", "SAVEPOINTED"}
 
 
 def test_a_seed_is_a_story_that_can_be_told_again() -> None:
