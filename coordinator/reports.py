@@ -183,6 +183,9 @@ def refuse(draft: Draft, key: tuple[str, int, int], task: Event, worker: str, re
 
 def stall(draft: Draft, job: JobView, key: tuple[str, int, int], task: Event, said: TaskStalled) -> None:
     """Alive but without progress: seen, and by policy fenced and started anew."""
+    if not allows("task", "stalled", task.to):
+        draft.note(f"late TaskStalled of {task.entity}: its source is exhausted since")
+        return
     reason = f"no progress since {said.progressed_at}: {said.reason}"
     state = replace(task_of(task), reason=f"STALLED: {reason}")
     draft.emit(Entity("task", key), "stalled", state, incarnation=task.incarnation, attempt=task.attempt,

@@ -281,6 +281,15 @@ def test_D7_a_stalled_task_is_fenced_and_deployed_again(shard: Shard) -> None:
     assert shard.actions() == ["Deploy"]
 
 
+def test_a_stall_that_is_reported_after_the_end_of_the_source_means_nothing(shard: Shard) -> None:
+    """Found by seed 7757 of the simulation: the late report stopped the shard."""
+    run(shard)
+    shard.report("a", 0, TaskReady())
+    shard.report("a", 0, TaskStalled(progressed_at=1))
+    assert shard.tasks() == ["READY_TO_CLOSE", "RUNNING"]
+    assert "late TaskStalled" in shard.notes[-1]
+
+
 def test_B2_a_restarted_task_starts_from_the_newest_completed_checkpoint(shard: Shard) -> None:
     run(shard, checkpoint={"interval_ms": 100})
     shard.wait(100)
