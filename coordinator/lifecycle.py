@@ -71,7 +71,6 @@ TASK: Table = {
     "suspended": Row(("CREATED", "DEPLOYING", "RUNNING", "READY_TO_CLOSE"), "SUSPENDED"),
     "resumed": Row(("SUSPENDED",), "CREATED"),
     "canceled": Row(("CREATED", "DEPLOYING", "RUNNING", "READY_TO_CLOSE", "FAILED", "SUSPENDED"), "CANCELED"),
-    "withdrawn": Row(("CREATED", "DEPLOYING", "RUNNING", "READY_TO_CLOSE", "FINISHED", "FAILED", "CANCELED"), "="),
 }
 
 READY: Table = {"marked": Row(("",), "READY")}

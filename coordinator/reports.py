@@ -75,21 +75,25 @@ def is_wanted(state: State, report: Report) -> bool:
     return task is not None and task.to in ACTIVE_TASK and task_of(task).worker == report.worker
 
 
-def committed(draft: Draft, job: JobView, report: Report, said: CheckpointCommitted) -> None:
+def uncommitted(draft: Draft, job: JobView, report: Report, number: int) -> Event | None:
+    """The completed checkpoint that the report is about; None, and a note, when it waits for no commit."""
     pipeline = job.pipelines.get(report.pipeline)
     checkpoint = pipeline.checkpoint if pipeline else None
-    if checkpoint is None or checkpoint.to != "COMPLETED" or checkpoint_of(checkpoint).id != said.checkpoint:
-        late(draft, report, f"checkpoint {said.checkpoint} is not waiting for it")
-        return
-    commit(draft, job, report.pipeline)
+    if checkpoint is not None and checkpoint.to == "COMPLETED" and checkpoint_of(checkpoint).id == number:
+        return checkpoint
+    late(draft, report, f"checkpoint {number} is not waiting for it")
+    return None
+
+
+def committed(draft: Draft, job: JobView, report: Report, said: CheckpointCommitted) -> None:
+    if uncommitted(draft, job, report, said.checkpoint) is not None:
+        commit(draft, job, report.pipeline)
 
 
 def not_committed(draft: Draft, job: JobView, report: Report, said: CheckpointFailed) -> None:
     """Tried again with back-off, visibly; what lasts fails the job."""
-    pipeline = job.pipelines.get(report.pipeline)
-    checkpoint = pipeline.checkpoint if pipeline else None
-    if checkpoint is None or checkpoint.to != "COMPLETED" or checkpoint_of(checkpoint).id != said.checkpoint:
-        late(draft, report, f"checkpoint {said.checkpoint} is not waiting for it")
+    checkpoint = uncommitted(draft, job, report, said.checkpoint)
+    if checkpoint is None:
         return
     known = replace(checkpoint_of(checkpoint), reason=said.reason)
     entity = Entity("checkpoint", (report.job, report.pipeline))
