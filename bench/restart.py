@@ -154,7 +154,7 @@ def main() -> int:
     options.add_argument("--lengths", type=int, nargs="+", default=[100_000, 1_000_000, 4_000_000], help="of the logs")
     options.add_argument("--keys", type=int, default=50_000, help="live entities behind each log")
     options.add_argument("--entities", type=int, nargs="+", default=[10_000, 100_000, 1_000_000], help="for the memory")
-    options.set_defaults(repetitions=9)
+    options.set_defaults(repetitions=21)
     arguments = options.parse_args()
     return harness.report(run(arguments), as_json=arguments.json)
 
