@@ -1,4 +1,7 @@
-"""python -m tests.simulation --seeds 1000 [--from N] [--json] | --seed N: run seeds; non-zero when one is violated."""
+"""python -m tests.simulation --seeds 1000 [--from N] [--jobs 2] [--json] | --seed N [--trace] | --mutants
+
+Runs seeds; the exit code is not 0 when one is violated, or when a planted fault is not seen.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,11 @@ import argparse
 import json
 import sys
 import time
-import traceback
 from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
+from typing import NamedTuple
 
 from tests.simulation.mutants import MUTANTS, Plant
 from tests.simulation.world import World
@@ -16,15 +21,67 @@ from tests.simulation.world import World
 SEEDS_PER_MUTANT = 300
 
 
+class Told(NamedTuple):
+    """What came of a seed. `violation` is empty when nothing went wrong."""
+
+    seed: int
+    violation: str
+    steps: int
+    transitions: int
+    counts: Counter[str]
+
+
+def tell(seed: int, *, trace: bool = False) -> Told:
+    world, violation = World(seed), ""
+    world.checker.tracing = trace
+    try:
+        world.run()
+    except Exception as error:  # noqa: BLE001  whatever goes wrong under a seed is a finding
+        violation = f"{type(error).__name__}: {error}"
+    return Told(seed, violation, world.steps, world.checker.transitions, world.counts)
+
+
+def tell_all(seeds: list[int], jobs: int) -> Iterator[Told]:
+    if jobs <= 1:
+        yield from map(tell, seeds)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        yield from pool.map(tell, seeds, chunksize=10)
+
+
+def run(seeds: list[int], jobs: int, as_json: bool) -> int:
+    counts: Counter[str] = Counter()
+    steps = transitions = 0
+    violations: list[Told] = []
+    started = time.perf_counter()
+    for done, told in enumerate(tell_all(seeds, jobs), 1):
+        counts.update(told.counts)
+        steps, transitions = steps + told.steps, transitions + told.transitions
+        violations += [told] if told.violation else []
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\r{done} of {len(seeds)} seeds, {len(violations)} violations ")
+    took = time.perf_counter() - started
+    for told in violations[:10]:
+        sys.stdout.write(f"seed {told.seed}: {told.violation[:600]}\n")
+    result = {
+        "seeds": len(seeds),
+        "seeds_per_s": round(len(seeds) / took, 1),
+        "steps": steps,
+        "transitions_per_seed": round(transitions / len(seeds)),
+        "violations": len(violations),
+        "counts": dict(counts.most_common()),
+    }
+    sys.stdout.write(json.dumps(result, indent=None if as_json else 1) + "\n")
+    return 1 if violations else 0
+
+
 def seen_at(plant: Plant, seeds: int = SEEDS_PER_MUTANT) -> tuple[int, str] | None:
     """The first seed under which a planted fault shows, and how."""
     for seed in range(1, seeds + 1):
         with ExitStack() as stack:
             plant(stack)
-            try:
-                World(seed).run()
-            except Exception as error:  # noqa: BLE001  however it shows, it is seen
-                return seed, f"{type(error).__name__}: {error}"
+            if violation := tell(seed).violation:
+                return seed, violation
     return None
 
 
@@ -34,9 +91,8 @@ def hunt(as_json: bool) -> int:
         seen = seen_at(plant)
         if seen is None:
             survived.append(what)
-        sys.stdout.write(
-            f"{'SURVIVED' if seen is None else f'seed {seen[0]:>3}'}  {what}  {seen[1][:90] if seen else ''}\n"
-        )
+        where, how = (f"seed {seen[0]:>3}", seen[1][:90]) if seen else ("SURVIVED", "")
+        sys.stdout.write(f"{where}  {what}  {how}\n")
         sys.stdout.flush()
     if as_json:
         sys.stdout.write(json.dumps({"mutants": len(MUTANTS), "survived": survived}) + "\n")
@@ -44,43 +100,22 @@ def hunt(as_json: bool) -> int:
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(description=__doc__)
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--seeds", type=int, default=100, help="how many seeds to run")
     options.add_argument("--from", type=int, default=1, dest="first", help="the first of them")
-    options.add_argument("--seed", type=int, help="run this one alone and show what goes wrong")
+    options.add_argument("--jobs", type=int, default=1, help="processes to run them in")
+    options.add_argument("--seed", type=int, help="run this one alone")
+    options.add_argument("--trace", action="store_true", help="with --seed: every transition, as the log has it")
     options.add_argument("--mutants", action="store_true", help="plant every known fault; each must be seen")
     options.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     arguments = options.parse_args()
     if arguments.mutants:
         return hunt(arguments.json)
-    seeds = (
-        [arguments.seed] if arguments.seed is not None else range(arguments.first, arguments.first + arguments.seeds)
-    )
-    counts: Counter[str] = Counter()
-    transitions = steps = 0
-    violations: list[tuple[int, str]] = []
-    started = time.perf_counter()
-    for done, seed in enumerate(seeds, 1):
-        world = World(seed)
-        try:
-            world.run()
-        except Exception as error:  # noqa: BLE001  whatever goes wrong under a seed is a finding
-            violations.append((seed, f"{type(error).__name__}: {error}"))
-            if arguments.seed is not None:
-                traceback.print_exc()
-        counts.update(world.counts)
-        transitions += world.checker.transitions
-        steps += world.steps
-        if sys.stderr.isatty():
-            sys.stderr.write(f"\r{done} of {len(seeds)} seeds, {len(violations)} violations ")
-    took = time.perf_counter() - started
-    result = {"seeds": len(seeds), "seeds_per_s": round(len(seeds) / took, 1), "steps": steps,
-              "transitions_per_seed": round(transitions / len(seeds)), "violations": len(violations),
-              "counts": dict(counts.most_common())}  # fmt: skip
-    for seed, what in violations[:10]:
-        sys.stdout.write(f"seed {seed}: {what[:600]}\n")
-    sys.stdout.write(json.dumps(result, indent=None if arguments.json else 1) + "\n")
-    return 1 if violations else 0
+    if arguments.seed is not None:
+        told = tell(arguments.seed, trace=arguments.trace)
+        sys.stdout.write(f"seed {told.seed}: {told.violation or 'nothing went wrong'}\n")
+        return 1 if told.violation else 0
+    return run(list(range(arguments.first, arguments.first + arguments.seeds)), arguments.jobs, arguments.json)
 
 
 if __name__ == "__main__":

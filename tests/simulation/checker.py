@@ -4,6 +4,7 @@ end. It knows the life-cycle tables and SCENARIOS.md, not the code that decides.
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING
 
 from coordinator.lifecycle import TERMINAL_JOB, allows
@@ -33,6 +34,7 @@ class Checker:
         self.attempts: dict[tuple[str, int], int] = {}
         self.epoch = 0
         self.transitions = 0
+        self.tracing = False
 
     def must(self, holds: bool, what: str) -> None:
         if not holds:
@@ -76,9 +78,20 @@ class Checker:
                 running = pipeline.event is not None and pipeline.event.to == "RUNNING"
                 self.must(not running or any(dues), f"{name}/{number} is RUNNING with no checkpoint due")
 
+    def trace(self, offset: int, key: str, event: Event | None) -> None:
+        """A line a person can read: when, where, what, and why."""
+        what = "deleted"
+        if event is not None:
+            why = f"{event.cause.topic}@{event.cause.offset}" if event.cause.kind == "INPUT" else event.cause.note
+            said = getattr(event.state, "reason", "")
+            what = f"{event.transition}: {event.from_ or '-'} → {event.to} (attempt {event.attempt}, {why}) {said}"
+        sys.stdout.write(f"{self.world.now:>7} ms  {offset:>5}  epoch {self.epoch}  {key}  {what}\n")
+
     def look(self, offset: int, key: str, event: Event | None) -> None:
         entity = entity_of(key)
         before = self.known.get(key)
+        if self.tracing:
+            self.trace(offset, key, event)
         if event is None:
             self.must(before is not None, f"{key} deleted at {offset}, but it was not there")
             self.known.pop(key, None)
