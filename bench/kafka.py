@@ -39,11 +39,13 @@ def fresh_cluster(arguments: argparse.Namespace) -> Iterator[Cluster]:
 
 
 def write_log(cluster: Cluster, codec: Codec, groups: Iterable[list[Event]], total: int) -> None:
-    """Write transactions as a leader does."""
+    """Write transactions as a leader does, and fence it then: a commit is visible only some milliseconds after it is
+    answered, and whoever measures the end of the log must not come before that."""
     written = 0
     with TransactionalWriter(cluster, f"{cluster.prefix}-0") as writer:
         for group in groups:
             writer.commit(outgoing_events(codec, 0, group))
             written += len(group)
             progress(f"writing the log: {written:,} of {total:,} events")
+    TransactionalWriter(cluster, f"{cluster.prefix}-0").close()
     progress("")

@@ -29,7 +29,6 @@ from events.mirror import Mirror
 from events.recovery import now_ms, recover
 from events.table import Table
 from events.topics import TopicFacts, ensure_topics
-from events.writer import TransactionalWriter
 
 TAIL = 1000
 
@@ -38,10 +37,8 @@ def prepare(cluster: Cluster, codec: Codec, length: int, keys: int, directory: P
     """A log of this length, and a mirror that knows all of it but the tail."""
     facts = ensure_topics(cluster)["events"]
     kafka.write_log(cluster, codec, workload.groups(length - TAIL, keys), length)
-    TransactionalWriter(cluster, f"{cluster.prefix}-0").close()  # fence, so that the end is settled
     mirror_in_another_process(cluster, facts, directory)
     kafka.write_log(cluster, codec, workload.groups(TAIL, TAIL // 2), TAIL)
-    TransactionalWriter(cluster, f"{cluster.prefix}-0").close()
     return facts
 
 

@@ -22,7 +22,6 @@ from events.records import (
     Outcome,
     Pause,
     Pipeline,
-    Repair,
     Resume,
     Specification,
     Stop,
@@ -77,16 +76,17 @@ def _was_given(state: State, command: Command) -> bool:
 
 
 def _check_free(state: State, command: Command) -> None:
-    job = state.jobs.get(command.job)
-    there = job is not None and job.event is not None
-    if isinstance(command.action, Submit) and job is not None and job.event is not None:
+    """A submission needs a free id; anything else needs the job."""
+    name, job = command.job, state.jobs.get(command.job)
+    if job is None or job.event is None:
+        if not isinstance(command.action, Submit):
+            raise Refused(f"there is no job {name}")
+    elif isinstance(command.action, Submit):
         if job.event.to in TERMINAL_JOB and job.cleanup is not None:
             raise Refused(
-                f"{command.job} has ended ({job.event.to}) and is free again at {job.cleanup.due_at} at the earliest"
+                f"{name} has ended ({job.event.to}) and is free again at {job.cleanup.due_at} at the earliest"
             )
-        raise Refused(f"{command.job} is there already ({job.event.to})")
-    if not isinstance(command.action, Submit) and not there:
-        raise Refused(f"there is no job {command.job}")
+        raise Refused(f"{name} is there already ({job.event.to})")
 
 
 def _carry_out(draft: Draft, command: Command) -> str:
@@ -116,8 +116,6 @@ def _carry_out(draft: Draft, command: Command) -> str:
     if isinstance(action, Resume):
         _move(event.to, "resumed")
         return resume(draft, name)
-    if isinstance(action, Repair):
-        raise Refused("repair is not possible yet in this version")
     raise Refused(f"{type(action).__name__} is not possible yet in this version")
 
 

@@ -105,9 +105,9 @@ def begin_cleanup(draft: Draft, name: str) -> None:
     """Due: have a worker remove what is left in staging. Asked again until it is reported."""
     job = draft.state.jobs[name]
     event = job.cleanup
-    if event is None or not isinstance(event.state, Cleanup) or job.event is None:
+    if event is None or job.event is None:
         return
-    known = event.state
+    known = cleanup_of(event)
     if job.event.incarnation != known.owner:  # never anything of another owner
         draft.delete(Entity("cleanup", (name,)))
         return
@@ -126,12 +126,13 @@ def finish_cleanup(draft: Draft, name: str, incarnation: int) -> None:
     """Nothing is left in staging: all keys of the job go, children before the parent, the cleanup record last."""
     job = draft.state.jobs[name]
     event = job.cleanup
-    if event is None or not isinstance(event.state, Cleanup) or event.to != "REMOVING":
+    if event is None or event.to != "REMOVING":
         return
-    if not event.state.owner == incarnation == (job.event.incarnation if job.event else 0):
+    known = cleanup_of(event)
+    if not known.owner == incarnation == (job.event.incarnation if job.event else 0):
         draft.note(f"cleanup of {name} by incarnation {incarnation} is not the owner's")
         return
-    for worker in event.state.held_by:
+    for worker in known.held_by:
         draft.withdraw(worker, name, STAGING, STAGING)
     for number, pipeline in sorted(job.pipelines.items()):
         for index, task in sorted(pipeline.tasks.items()):

@@ -14,7 +14,7 @@ from coordinator.draft import Draft
 from coordinator.ending import STAGING, cleanup_of, fail_job, finish_cleanup
 from coordinator.failure import fail_task
 from coordinator.lifecycle import ACTIVE_TASK, TERMINAL_JOB, allows
-from coordinator.state import JobView, State
+from coordinator.state import JobView, State, entity_of
 from events.keys import Entity
 from events.records import (
     CheckpointAcked,
@@ -117,7 +117,7 @@ def hear_of_task(draft: Draft, job: JobView, report: Report) -> None:
         running(draft, task)
     elif isinstance(said, TaskReady):
         running(draft, task)
-        mark_ready(draft, key, draft.state.jobs[key[0]].pipelines[key[1]].tasks[key[2]], said)
+        mark_ready(draft, key, task, said)
     elif isinstance(said, CheckpointAcked):
         running(draft, task)
         acknowledge(draft, job, report.pipeline, report.task, report.attempt, said)
@@ -138,14 +138,8 @@ def hear_of_task(draft: Draft, job: JobView, report: Report) -> None:
 def running(draft: Draft, task: Event) -> None:
     """Any word of an attempt at work says that it runs."""
     if task.to == "DEPLOYING":
-        entity = Entity("task", tuple_of(task))
         state = replace(task_of(task), since=draft.now, reason="")
-        draft.emit(entity, "running", state, incarnation=task.incarnation, attempt=task.attempt)
-
-
-def tuple_of(task: Event) -> tuple[str, int, int]:
-    _, _, pipeline, index = task.entity.split("/")
-    return task.job, int(pipeline), int(index)
+        draft.emit(entity_of(task.entity), "running", state, incarnation=task.incarnation, attempt=task.attempt)
 
 
 def mark_ready(draft: Draft, key: tuple[str, int, int], task: Event, said: TaskReady) -> None:

@@ -57,7 +57,6 @@ class Environment(Part, frozen=True):
     commit: CommitPolicy = CommitPolicy()
     restart_stalled: bool = True
     deploy_timeout_ms: int = 60_000
-    stop_timeout_ms: int = 30_000
     cleanup_delay_ms: int = 60_000
     history_ms: int = 7 * DAY_MS
 
@@ -104,8 +103,7 @@ def _check_environment(env: Environment) -> None:
     if env.mode not in ("BATCH", "STREAMING"):
         raise SpecificationError(f"env.mode is {env.mode!r}; it may be BATCH or STREAMING")
     _between("env.parallelism", env.parallelism, 1, MAX_PARALLELISM)
-    for name in ("deploy_timeout_ms", "stop_timeout_ms"):
-        _between(f"env.{name}", getattr(env, name), 1, 30 * DAY_MS)
+    _between("env.deploy_timeout_ms", env.deploy_timeout_ms, 1, 30 * DAY_MS)
     for name in ("cleanup_delay_ms", "history_ms"):
         _between(f"env.{name}", getattr(env, name), 0, 3650 * DAY_MS)
     for group, part in (("checkpoint", env.checkpoint), ("restart", env.restart), ("commit", env.commit)):

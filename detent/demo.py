@@ -22,7 +22,7 @@ from events.cluster import Cluster
 from events.codec import Codec, SchemaBook
 from events.embedded import EmbeddedBroker
 from events.errors import DetentError, Place
-from events.follower import Applied, Follower
+from events.follower import Follower
 from events.keys import Entity
 from events.mirror import Mirror
 from events.reader import PartitionReader, WholeTransactions
@@ -191,14 +191,11 @@ def read_all(cluster: Cluster) -> list[Raw]:
     return found
 
 
-def follow_and_mirror(follower: Follower, mirror: Mirror, until: int) -> list[Applied]:
+def follow_and_mirror(follower: Follower, mirror: Mirror, until: int) -> None:
     """What a standby does all day."""
-    seen: list[Applied] = []
     while follower.table.next_offset < until:
         for applied in follower.advance(0.1):
             mirror.record(applied.changed, follower.table, now_ms())
-            seen.append(applied)
-    return seen
 
 
 def restart_from_mirror(cluster: Cluster, codec: Codec, facts: TopicFacts, path: Path, console: Console) -> None:

@@ -134,11 +134,6 @@ class WholeTransactions:
         self._cursor_key = cursor_key
         self._waiting: list[Raw] = []
 
-    @property
-    def incomplete(self) -> int:
-        """Records that wait for the end of their transaction."""
-        return len(self._waiting)
-
     def cut(self, messages: list[Message]) -> list[list[Raw]]:
         """The transactions that end within these messages."""
         arrived = self._waiting + list(map(raw, messages))

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 from events.cluster import Cluster, passes
 from events.errors import BrokerUnreachable, DetentError, TopicMismatch
 
-SECOND, MINUTE, HOUR, DAY = 1000, 60_000, 3_600_000, 86_400_000
+MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
 T = TypeVar("T")
 
 
