@@ -103,10 +103,14 @@ def _carry_out(draft: Draft, command: Command) -> str:
     if isinstance(action, TakeSavepoint):
         if not action.name:
             raise Refused("a savepoint needs a name")
+        if not action.stop:
+            raise Refused("a savepoint that lets the job go on is not possible yet in this version")
         _move(event.to, "savepointing")
         state = msgspec.structs.replace(known, savepoint=action.name, reason="ends with a savepoint")
         draft.emit(Entity("job", (name,)), "savepointing", state, incarnation=event.incarnation)
         return f"it ends with savepoint {action.name}"
+    if isinstance(action, Stop) and not action.drain:
+        raise Refused("stopping without draining is not possible yet in this version; cancel does it")
     if isinstance(action, Stop | Pause):
         transition = "draining" if isinstance(action, Stop) else "pausing"
         _move(event.to, transition)

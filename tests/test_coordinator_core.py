@@ -329,6 +329,13 @@ def test_cancel_savepoint_drain_pause_and_resume(shard: Shard) -> None:
     assert refused.state.reason == "a job that is SAVEPOINTED can't be cancelling"  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("action", [TakeSavepoint(name="s"), Stop(drain=False)])
+def test_what_is_not_possible_yet_is_refused_and_ends_nothing(shard: Shard, action: TakeSavepoint | Stop) -> None:
+    run(shard)
+    assert shard.command("a", action).to == "REFUSED"
+    assert shard.job() == "RUNNING"
+
+
 def test_a_drained_streaming_job_finishes(shard: Shard) -> None:
     run(shard, mode="STREAMING")
     shard.command("a", Stop())
