@@ -8,12 +8,21 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from coordinator.deploy import choose_worker, task_of, usable
+from coordinator.deploy import choose_worker, is_lost, task_of, usable
 from coordinator.draft import Draft
 from coordinator.lifecycle import WORKING_TASK
 from coordinator.state import JobView, PipelineView
 from events.keys import Entity
-from events.records import Ack, Checkpoint, CheckpointAcked, CommitCheckpoint, Event, Pipeline, TriggerCheckpoint
+from events.records import (
+    Ack,
+    Checkpoint,
+    CheckpointAcked,
+    CommitCheckpoint,
+    Event,
+    Pipeline,
+    RestorePoint,
+    TriggerCheckpoint,
+)
 
 COMMIT_TASK = -1  # orders to commit are the pipeline's, not a task's
 NOBODY_MS = 1000  # how long to wait when no worker is there
@@ -53,7 +62,7 @@ def trigger(draft: Draft, job: JobView, number: int, purpose: str) -> None:
     action = TriggerCheckpoint(checkpoint=checkpoint, completed=completed, purpose=purpose)
     for index, task in pipeline.tasks.items():
         if task.to in WORKING_TASK:
-            draft.order(job, number, index, task.attempt, task_of(task).worker, action)
+            draft.order(task, number, index, task_of(task).worker, action)
 
 
 def acknowledge(draft: Draft, job: JobView, number: int, index: int, attempt: int, said: CheckpointAcked) -> None:
@@ -98,10 +107,46 @@ def complete_when_all_acked(draft: Draft, job: JobView, number: int) -> None:
     gathered = acks(pipeline, known.id)
     if len(gathered) < pipeline.size:
         return
-    done = replace(known, completed_at=draft.now, acks=tuple(gathered[index] for index in sorted(gathered)))
+    point = committed_point(number, pipeline)
+    done = replace(
+        known,
+        completed_at=draft.now,
+        acks=tuple(gathered[index] for index in sorted(gathered)),
+        before=(point,) if point.checkpoint else (),
+    )
     draft.emit(Entity("checkpoint", (pending.job, number)), "completed", done, incarnation=pending.incarnation)
     slim = replace(known, completed_at=draft.now)
     draft.emit(Entity("pending", (pending.job, number)), "completed", slim, incarnation=pending.incarnation)
+
+
+def committed_point(number: int, pipeline: PipelineView) -> RestorePoint:
+    """The newest point whose output is published, to go on from without losing or doubling a row."""
+    event = pipeline.checkpoint
+    if event is not None and event.to == "COMMITTED":
+        known = checkpoint_of(event)
+        return RestorePoint(pipeline=number, checkpoint=known.id, positions=tuple(a.position for a in known.acks))
+    before = checkpoint_of(event).before if event is not None else ()
+    return before[0] if before else RestorePoint(pipeline=number, checkpoint=0)
+
+
+def committers(draft: Draft, pipeline: PipelineView) -> list[str]:
+    """Workers to choose from for publishing. Once one has failed for good: those that were told before and may still be
+    at it, so that nothing is given up which one of them then publishes."""
+    assert pipeline.checkpoint is not None
+    known = checkpoint_of(pipeline.checkpoint)
+    if known.refused_by:
+        return sorted(worker for worker in holders(draft, pipeline) if usable(draft.state, worker))
+    here = sorted({task_of(t).worker for t in pipeline.tasks.values() if usable(draft.state, task_of(t).worker)})
+    other = None if here else choose_worker(draft.state, {}, ())
+    return [other] if other else here
+
+
+def holders(draft: Draft, pipeline: PipelineView) -> set[str]:
+    """Workers that may still publish it: told to, not given up, and not failed for good."""
+    assert pipeline.checkpoint is not None
+    known = checkpoint_of(pipeline.checkpoint)
+    lost = {worker for worker in known.held_by if is_lost(draft.state, worker)}
+    return set(known.held_by) - set(known.refused_by) - lost
 
 
 def order_commit(draft: Draft, job: JobView, number: int) -> None:
@@ -110,8 +155,8 @@ def order_commit(draft: Draft, job: JobView, number: int) -> None:
     event = pipeline.checkpoint
     assert event is not None
     known = checkpoint_of(event)
-    here = sorted({task_of(t).worker for t in pipeline.tasks.values() if usable(draft.state, task_of(t).worker)})
-    worker = here[known.tries % len(here)] if here else choose_worker(draft.state, {}, ())
+    among = committers(draft, pipeline)
+    worker = among[known.tries % len(among)] if among else None
     policy = job.plan.env.commit
     wait = min(policy.backoff_ms << min(known.tries, 20), policy.max_backoff_ms) if worker else NOBODY_MS
     held = known.held_by if worker is None or worker in known.held_by else (*known.held_by, worker)
@@ -122,20 +167,34 @@ def order_commit(draft: Draft, job: JobView, number: int) -> None:
     if worker is not None:
         staged = tuple(piece for ack in known.acks for piece in ack.staged)
         action = CommitCheckpoint(checkpoint=known.id, specification=job.body, staged=staged)
-        draft.order(job, number, COMMIT_TASK, 0, worker, action)
+        draft.order(event, number, COMMIT_TASK, worker, action)
 
 
-def commit(draft: Draft, job: JobView, number: int) -> None:
+def commit(draft: Draft, job: JobView, number: int, transition: str = "committed") -> None:
     """Its output is published: from now on this is history, and the next one is due."""
     pipeline = job.pipelines[number]
     event = pipeline.checkpoint
     assert event is not None
     known = checkpoint_of(event)
-    for worker in known.held_by:
-        draft.withdraw(worker, event.job, number, COMMIT_TASK)
-    done = replace(known, committed_at=draft.now, held_by=(), reason="")
-    draft.emit(Entity("checkpoint", (event.job, number)), "committed", done, incarnation=event.incarnation)
+    withdraw_commit(draft, event, number)
+    done = replace(known, committed_at=draft.now, held_by=(), refused_by=(), before=(), reason="")
+    draft.emit(Entity("checkpoint", (event.job, number)), transition, done, incarnation=event.incarnation)
     schedule_next(draft, job, number, failures=0)
+
+
+def withdraw_commit(draft: Draft, event: Event, number: int) -> None:
+    for worker in checkpoint_of(event).held_by:
+        draft.withdraw(worker, event.job, number, COMMIT_TASK)
+
+
+def abandon_when_refused(draft: Draft, pipeline: PipelineView, number: int) -> None:
+    """State-triggered: publishing has failed for good, and nobody is left who might still do it."""
+    event = pipeline.checkpoint
+    if event is None or event.to != "COMPLETED" or not checkpoint_of(event).refused_by or holders(draft, pipeline):
+        return
+    withdraw_commit(draft, event, number)
+    given_up = replace(checkpoint_of(event), held_by=())
+    draft.emit(Entity("checkpoint", (event.job, number)), "abandoned", given_up, incarnation=event.incarnation)
 
 
 def schedule_next(draft: Draft, job: JobView, number: int, *, failures: int) -> None:
@@ -149,13 +208,15 @@ def schedule_next(draft: Draft, job: JobView, number: int, *, failures: int) -> 
         draft.emit(entity, "delayed", moved, incarnation=event.incarnation, due_at=due_at)
 
 
-def abort(draft: Draft, job: JobView, number: int, reason: str, *, count: bool = True) -> int:
+def abort(
+    draft: Draft, job: JobView, number: int, reason: str, *, count: bool = True, transition: str = "aborted"
+) -> int:
     """Give the checkpoint in flight up; the next is due. Returns how many have failed in a row."""
     pipeline = job.pipelines[number]
     pending = pipeline.pending
     assert pending is not None
     gone = replace(checkpoint_of(pending), reason=reason)
-    draft.emit(Entity("pending", (pending.job, number)), "aborted", gone, incarnation=pending.incarnation)
+    draft.emit(Entity("pending", (pending.job, number)), transition, gone, incarnation=pending.incarnation)
     failures = pipeline_of(pipeline)[1].failures + count
     schedule_next(draft, job, number, failures=failures)
     return failures

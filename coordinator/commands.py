@@ -10,32 +10,31 @@ import msgspec
 
 from coordinator.draft import Draft, digest
 from coordinator.ending import cancel_job, job_of
+from coordinator.errors import Refused
 from coordinator.lifecycle import TERMINAL_JOB, allows
-from coordinator.specification import FORMAT, SpecificationError, plan
+from coordinator.repair import repair
+from coordinator.restore import restore
+from coordinator.savepoint import begin_savepoint
+from coordinator.specification import SpecificationError
 from coordinator.state import State
+from coordinator.submit import submit
 from events.errors import UnreadableKey
 from events.keys import Entity
 from events.records import (
     Cancel,
     Command,
-    Job,
     Outcome,
     Pause,
-    Pipeline,
-    Resume,
-    Specification,
+    Repair,
+    Restore,
     Stop,
     Submit,
     Summary,
     TakeSavepoint,
-    Task,
 )
 
 OUTCOME_MS = 86_400_000
-
-
-class Refused(Exception):
-    """A command that is not carried out, and why."""
+GOING = frozenset({"CREATED", "SCHEDULED", "RUNNING", "PAUSED"})
 
 
 def obey(draft: Draft, command: Command) -> None:
@@ -49,14 +48,23 @@ def obey(draft: Draft, command: Command) -> None:
     known = draft.state.get(entity)
     if known is not None:
         assert isinstance(known.state, Outcome)
-        if known.state.digest != content:
-            draft.note(f"command {command.id} was sent again with other content: the first one counts")
-        return
+        if known.state.digest == content:
+            return
+        entity, conflict = _conflicting(command, content), known.state
+        if draft.state.get(entity) is not None:
+            return
+    else:
+        conflict = None
     if _was_given(draft.state, command):
         draft.note(f"a late copy of command {command.id}, which an ended {command.job} was given")
         return
     action = type(command.action).__name__
     try:
+        if conflict is not None:
+            raise Refused(
+                f"the id {command.id} was used by {conflict.by or 'somebody'} for another command ({conflict.action}), "
+                "which stands; choose another id"
+            )
         _check_free(draft.state, command)
         reason, transition = _carry_out(draft, command), "accepted"
     except (Refused, SpecificationError) as refused:
@@ -69,6 +77,11 @@ def obey(draft: Draft, command: Command) -> None:
     draft.emit(entity, transition, outcome, incarnation=incarnation, due_at=due_at)
 
 
+def _conflicting(command: Command, content: str) -> Entity:
+    """Where the refusal stands of a command that has an id of another: next to that one's outcome."""
+    return Entity("command", (command.job, f"{content[:16]} {command.id[:100]}"))
+
+
 def _was_given(state: State, command: Command) -> bool:
     """Outcomes go with their job; the summary remembers the commands, so that a late copy of one is not a new one."""
     ended = state.summaries.get(command.job, {}).values()
@@ -79,7 +92,7 @@ def _check_free(state: State, command: Command) -> None:
     """A submission needs a free id; anything else needs the job."""
     name, job = command.job, state.jobs.get(command.job)
     if job is None or job.event is None:
-        if not isinstance(command.action, Submit):
+        if not isinstance(command.action, Submit | Restore | Repair):
             raise Refused(f"there is no job {name}")
     elif isinstance(command.action, Submit):
         if job.event.to in TERMINAL_JOB and job.cleanup is not None:
@@ -94,6 +107,10 @@ def _carry_out(draft: Draft, command: Command) -> str:
     action, name = command.action, command.job
     if isinstance(action, Submit):
         return submit(draft, name, action.specification, command.by)
+    if isinstance(action, Restore):
+        return restore(draft, name, action, command.by)
+    if isinstance(action, Repair):
+        return repair(draft, name, action, command.by)
     job = draft.state.jobs[name]
     event, known = job_of(job)
     if isinstance(action, Cancel):
@@ -101,47 +118,42 @@ def _carry_out(draft: Draft, command: Command) -> str:
         cancel_job(draft, name, action.reason or f"canceled by {command.by or 'a command'}")
         return "it is being canceled"
     if isinstance(action, TakeSavepoint):
-        if not action.name:
-            raise Refused("a savepoint needs a name")
-        if not action.stop:
-            raise Refused("a savepoint that lets the job go on is not possible yet in this version")
-        _move(event.to, "savepointing")
-        state = msgspec.structs.replace(known, savepoint=action.name, reason="ends with a savepoint")
-        draft.emit(Entity("job", (name,)), "savepointing", state, incarnation=event.incarnation)
-        return f"it ends with savepoint {action.name}"
-    if isinstance(action, Stop) and not action.drain:
-        raise Refused("stopping without draining is not possible yet in this version; cancel does it")
+        return take_savepoint(draft, name, action)
     if isinstance(action, Stop | Pause):
         transition = "draining" if isinstance(action, Stop) else "pausing"
         _move(event.to, transition)
         state = msgspec.structs.replace(known, reason=action.reason)
         draft.emit(Entity("job", (name,)), transition, state, incarnation=event.incarnation)
         return f"it is {transition}"
-    if isinstance(action, Resume):
-        _move(event.to, "resumed")
-        return resume(draft, name)
-    raise Refused(f"{type(action).__name__} is not possible yet in this version")
+    _move(event.to, "resumed")
+    return resume(draft, name)
+
+
+def take_savepoint(draft: Draft, name: str, action: TakeSavepoint) -> str:
+    """Asked for at once, taken with the next checkpoint of every pipeline."""
+    job = draft.state.jobs[name]
+    event, known = job_of(job)
+    try:
+        entity = Entity("savepoint", (name, action.name))
+    except UnreadableKey as error:
+        raise Refused(f"a savepoint needs a name: {error}") from error
+    if draft.state.get(entity) is not None:
+        raise Refused(f"{name} has a savepoint {action.name} already")
+    if action.stop:
+        _move(event.to, "savepointing")
+    elif event.to not in GOING:
+        raise Refused(f"a job that is {event.to} can't take a savepoint")
+    begin_savepoint(draft, job, action.name)
+    if not action.stop:
+        return f"savepoint {action.name} is being taken"
+    state = msgspec.structs.replace(known, savepoint=action.name, reason="ends with a savepoint")
+    draft.emit(Entity("job", (name,)), "savepointing", state, incarnation=event.incarnation)
+    return f"it ends with savepoint {action.name}"
 
 
 def _move(state: str, transition: str) -> None:
     if not allows("job", transition, state):
         raise Refused(f"a job that is {state} can't be {transition}")
-
-
-def submit(draft: Draft, name: str, body: str, by: str) -> str:
-    """A new job, with a new incarnation: created whole, in one transaction."""
-    planned = plan(body)
-    incarnation = draft.state.incarnations + 1
-    kept = Specification(format=FORMAT, body=body, digest=digest(body), submitted_by=by)
-    draft.emit(Entity("specification", (name,)), "kept", kept, incarnation=incarnation)
-    job = Job(pipelines=len(planned.tasks), submitted_at=draft.now)
-    draft.emit(Entity("job", (name,)), "submitted", job, incarnation=incarnation)
-    for number, tasks in enumerate(planned.tasks):
-        draft.emit(Entity("pipeline", (name, number)), "created", Pipeline(tasks=tasks), incarnation=incarnation)
-        for index in range(tasks):
-            task = Task(since=draft.now)
-            draft.emit(Entity("task", (name, number, index)), "created", task, incarnation=incarnation, attempt=1)
-    return f"incarnation {incarnation}"
 
 
 def resume(draft: Draft, name: str) -> str:

@@ -6,6 +6,7 @@ Inputs are commands, reports and heartbeats from the topics, timers that came du
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -13,10 +14,11 @@ from msgspec.structs import replace
 from coordinator.checkpoint import order_commit, trigger
 from coordinator.commands import obey
 from coordinator.deploy import order_deploy, place, place_waiting, task_of
-from coordinator.draft import Decision, Draft
-from coordinator.ending import begin_cleanup
-from coordinator.failure import fail_task, judge_workers
+from coordinator.draft import LOGIC, Decision, Draft
+from coordinator.ending import begin_cleanup, expire_summary
+from coordinator.failure import VERDICT_MS, fail_task, judge_workers
 from coordinator.lifecycle import TERMINAL_JOB
+from coordinator.quarantine import Impossible, Unreadable, quarantine, set_aside
 from coordinator.reports import abandon, hear
 from coordinator.settle import settle
 from coordinator.state import Heard, State, entity_of
@@ -37,12 +39,18 @@ class Sweep(NamedTuple):
     lease_ms: int
 
 
-Input = Command | Report | Heartbeat | Timer | Sweep
+Input = Command | Report | Heartbeat | Timer | Sweep | Unreadable | Impossible
 
 
 def note_heartbeat(state: State, heartbeat: Heartbeat, now: int) -> None:
     """Soft state: what a worker said. Not on the log."""
     state.heard[heartbeat.worker] = Heard(heartbeat, now)
+
+
+def note_silence(state: State, now: int, lease_ms: int) -> None:
+    """Soft state: a silent worker that nothing is wanted of is forgotten. On one that has tasks, `Sweep` judges."""
+    for worker in [w for w, heard in state.heard.items() if now - heard.at > lease_ms and w not in state.tasks_on]:
+        del state.heard[worker]
 
 
 def decide(state: State, given: Input, now: int, cause: Cause) -> Decision:
@@ -57,6 +65,10 @@ def decide(state: State, given: Input, now: int, cause: Cause) -> Decision:
             heartbeat(draft, given)
         elif isinstance(given, Timer):
             fire(draft, given)
+        elif isinstance(given, Unreadable):
+            set_aside(draft, given)
+        elif isinstance(given, Impossible):
+            quarantine(draft, given)
         else:
             judge_workers(draft, given.lease_ms)
             settle(draft, list(state.jobs))
@@ -67,13 +79,25 @@ def decide(state: State, given: Input, now: int, cause: Cause) -> Decision:
     return draft.decision()
 
 
-def activation(state: State, epoch: int, now: int, leader: Leader) -> Decision:
-    """What a new leader writes first: its election, and every step that its predecessor left undone."""
+def activation(state: State, epoch: int, now: int, leader: Leader, unreadable: Sequence[Unreadable] = ()) -> Decision:
+    """What a new leader writes first: its election, what becomes of the jobs whose records it could not read, and every
+    step that its predecessor left undone."""
     draft = Draft(state, now, Cause(kind="ELECTION", note=leader.reason))
-    state.epoch = epoch
-    draft.emit(Entity("leader", (state.shard,)), "elected", leader, incarnation=0)
-    settle(draft, list(state.jobs))
+    try:
+        state.epoch = epoch
+        draft.emit(Entity("leader", (state.shard,)), "elected", leader, incarnation=0)
+        for each in unreadable:
+            set_aside(draft, each)
+        settle(draft, list(state.jobs))
+    except BaseException:
+        draft.decision()
+        raise
     return draft.decision()
+
+
+def may_lead(state: State) -> bool:
+    """Older logic does not lead over what newer logic has written: it would not understand it."""
+    return state.logic <= LOGIC
 
 
 def heartbeat(draft: Draft, said: Heartbeat) -> None:
@@ -81,7 +105,8 @@ def heartbeat(draft: Draft, said: Heartbeat) -> None:
     verdict = draft.state.workers.get(said.worker)
     if verdict is not None and verdict.to == "LOST":
         back = Worker(instance=said.instance, heard_at=draft.now, reason="heard again")
-        draft.emit(Entity("worker", (said.worker,)), "returned", back, incarnation=0)
+        due_at = draft.now + VERDICT_MS
+        draft.emit(Entity("worker", (said.worker,)), "returned", back, incarnation=0, due_at=due_at)
     place_waiting(draft)
 
 
@@ -93,13 +118,16 @@ def fire(draft: Draft, timer: Timer) -> None:
         draft.note(f"a timer of {timer.entity} that no longer counts")
         return
     draft.cause = Cause(kind="TIMER", note=timer.entity)
-    if entity.kind in ("summary", "command"):
+    if entity.kind in ("command", "worker"):
         draft.delete(entity)
+        return
+    if entity.kind == "summary":
+        expire_summary(draft, event)
         return
     job = draft.state.jobs[entity.job]
     ended = job.event is None or job.event.to in TERMINAL_JOB
     if entity.kind == "cleanup":
-        begin_cleanup(draft, entity.job)
+        begin_cleanup(draft, event)
     elif entity.kind == "checkpoint":
         order_commit(draft, job, int(entity.parts[1]))
     elif ended:

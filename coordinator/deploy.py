@@ -30,11 +30,14 @@ def free_slots(state: State, worker: str) -> int:
     return heartbeat.slots - max(len(heartbeat.tasks), len(state.tasks_on.get(worker, ())))
 
 
-def usable(state: State, worker: str) -> bool:
+def is_lost(state: State, worker: str) -> bool:
     verdict = state.workers.get(worker)
-    return (
-        worker in state.heard and not state.heard[worker].heartbeat.draining and not (verdict and verdict.to == "LOST")
-    )
+    return verdict is not None and verdict.to == "LOST"
+
+
+def usable(state: State, worker: str) -> bool:
+    heard = state.heard.get(worker)
+    return heard is not None and not heard.heartbeat.draining and not is_lost(state, worker)
 
 
 def choose_worker(state: State, labels: dict[str, str], refused_by: tuple[str, ...]) -> str | None:
@@ -94,7 +97,7 @@ def order_deploy(draft: Draft, job: JobView, number: int, index: int, task: Even
         position=position,
         next_checkpoint=pipeline.event.state.next_checkpoint,
     )
-    draft.order(job, number, index, task.attempt, task_of(task).worker, action)
+    draft.order(task, number, index, task_of(task).worker, action)
 
 
 def restore_point(pipeline: PipelineView, index: int) -> tuple[int, bytes]:

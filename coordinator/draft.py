@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from coordinator.lifecycle import reach
-from coordinator.state import JobView, State, entity_of, fold
+from coordinator.state import State, entity_of, fold
 from events.keys import Entity
 from events.records import Cause, Cursor, Event, EventState, Order, OrderAction, Position
 
@@ -63,7 +63,7 @@ class Draft:
         self.notes: list[str] = []
         self.touched: dict[str, None] = {}
         self._undo: list[tuple[Entity, Event | None]] = []
-        self._before = (state.epoch, state.sequence, state.incarnations)
+        self._before = (state.epoch, state.sequence, state.incarnations, state.logic)
 
     def emit(
         self,
@@ -105,16 +105,21 @@ class Draft:
             self.events.append(Gone(entity.text, self.state.epoch, known.incarnation))
             self._fold(entity, None)
 
-    def order(self, job: JobView, pipeline: int, task: int, attempt: int, worker: str, action: OrderAction) -> None:
-        assert job.event is not None
+    def forget_unreadable(self, entity: Entity, incarnation: int) -> None:
+        """Delete what stands on the log and can't be read: the state does not know it."""
+        self.events.append(Gone(entity.text, self.state.epoch, incarnation))
+        self._fold(entity, None)
+
+    def order(self, of: Event, pipeline: int, task: int, worker: str, action: OrderAction) -> None:
+        """Tell a worker what to do for the task, checkpoint or cleanup that the event is of."""
         self.orders.append(
             Order(
                 epoch=self.state.epoch,
-                incarnation=job.event.incarnation,
-                job=job.event.job,
+                incarnation=of.incarnation,
+                job=of.job,
                 pipeline=pipeline,
                 task=task,
-                attempt=attempt,
+                attempt=of.attempt,
                 worker=worker,
                 time=self.now,
                 action=action,
@@ -131,7 +136,7 @@ class Draft:
         """What was decided. The state is as it was before."""
         for entity, before in reversed(self._undo):
             fold(self.state, entity, before)
-        self.state.epoch, self.state.sequence, self.state.incarnations = self._before
+        self.state.epoch, self.state.sequence, self.state.incarnations, self.state.logic = self._before
         return Decision(tuple(self.events), tuple(self.orders), tuple(self.notes))
 
     def _fold(self, entity: Entity, event: Event | None) -> None:

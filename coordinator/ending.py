@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from coordinator.checkpoint import checkpoint_of, is_uncommitted
+from coordinator.checkpoint import checkpoint_of, committed_point, is_uncommitted
 from coordinator.deploy import choose_worker, task_of
 from coordinator.draft import Draft
 from coordinator.lifecycle import ACTIVE_TASK, ENDING_JOB, TERMINAL_JOB, TERMINAL_TASK
-from coordinator.state import JobView
+from coordinator.savepoint import fail_savepoints, savepoint_of
+from coordinator.state import JobView, State, entity_of
 from events.keys import Entity
 from events.records import Cleanup, Event, Job, RemoveStaging, StopTask, Summary
 
@@ -56,7 +57,7 @@ def cancel_tasks(draft: Draft, name: str, reason: str) -> None:
             if task.to in TERMINAL_TASK:
                 continue
             if task.to in ACTIVE_TASK:
-                draft.order(job, number, index, task.attempt, task_of(task).worker, StopTask(reason=reason))
+                draft.order(task, number, index, task_of(task).worker, StopTask(reason=reason))
             state = replace(task_of(task), since=draft.now, reason=reason)
             draft.emit(Entity("task", (name, number, index)), "canceled", state, incarnation=task.incarnation,
                        attempt=task.attempt)  # fmt: skip
@@ -70,7 +71,7 @@ def cancel_tasks(draft: Draft, name: str, reason: str) -> None:
 
 def end_when_nothing_is_open(draft: Draft, name: str) -> None:
     """State-triggered: an ending job has ended when every completed checkpoint is committed. Completing was the
-    decision; the rows behind it are published, come what may."""
+    decision: the rows behind it are published, or given up for good reason."""
     job = draft.state.jobs[name]
     event, _ = job_of(job)
     if event.to not in ENDING_JOB or any(is_uncommitted(p) for p in job.pipelines.values()):
@@ -82,72 +83,110 @@ def end_job(draft: Draft, name: str, transition: str, *, reason: str | None = No
     """Terminal, with the promise of cleanup and the summary, in one transaction."""
     job = draft.state.jobs[name]
     event, known = job_of(job)
-    env = job.plan.env
     done = replace(known, ended_at=draft.now, reason=known.reason if reason is None else reason)
-    ended = draft.emit(Entity("job", (name,)), transition, done, incarnation=event.incarnation)
-    cleanup = Cleanup(owner=event.incarnation, ended=ended.to)
+    draft.emit(Entity("job", (name,)), transition, done, incarnation=event.incarnation)
+    fail_savepoints(draft, job, name)
+    promise_cleanup(draft, name)
+
+
+def promise_cleanup(draft: Draft, name: str) -> None:
+    """What an ended job must have: its cleanup due, and its summary."""
+    job = draft.state.jobs[name]
+    event, known = job_of(job)
+    env = job.plan.env
     due_at = draft.now + env.cleanup_delay_ms
-    draft.emit(Entity("cleanup", (name,)), "promised", cleanup, incarnation=event.incarnation, due_at=due_at)
-    summary = Summary(
+    if job.cleanup is None:
+        cleanup = Cleanup(owner=event.incarnation, ended=event.to)
+        draft.emit(Entity("cleanup", (name, event.incarnation)), "promised", cleanup, incarnation=event.incarnation,
+                   due_at=due_at)  # fmt: skip
+    entity = Entity("summary", (name, event.incarnation))
+    if draft.state.get(entity) is None:
+        draft.emit(entity, "listed", summary_of(job, event, known), incarnation=event.incarnation,
+                   due_at=due_at + env.history_ms)  # fmt: skip
+
+
+def summary_of(job: JobView, event: Event, known: Job) -> Summary:
+    """What stays of the job, and what it takes to restore it. A finished job has nothing left to go on with."""
+    savepoints = tuple(savepoint_of(s) for _, s in sorted(job.savepoints.items()) if s.to == "KEPT")
+    goes_on = event.to != "FINISHED"
+    return Summary(
         submitted_at=known.submitted_at,
-        ended_at=draft.now,
+        ended_at=known.ended_at,
         rows=sum(task_of(t).rows for p in job.pipelines.values() for t in p.tasks.values()),
         checkpoints=sum(checkpoint_of(p.checkpoint).id for p in job.pipelines.values() if p.checkpoint),
         restarts=known.restarts,
         commands=tuple(sorted(job.commands)),
-        reason=f"{ended.to}: {done.reason}" if done.reason else ended.to,
+        specification=job.body if goes_on or savepoints else "",
+        points=tuple(committed_point(n, p) for n, p in sorted(job.pipelines.items())) if goes_on else (),
+        savepoints=savepoints,
+        reason=f"{event.to}: {known.reason}" if known.reason else event.to,
     )
-    draft.emit(Entity("summary", (name, event.incarnation)), "listed", summary, incarnation=event.incarnation,
-               due_at=due_at + env.history_ms)  # fmt: skip
 
 
-def begin_cleanup(draft: Draft, name: str) -> None:
+def begin_cleanup(draft: Draft, event: Event) -> None:
     """Due: have a worker remove what is left in staging. Asked again until it is reported."""
-    job = draft.state.jobs[name]
-    event = job.cleanup
-    if event is None or job.event is None:
-        return
-    known = cleanup_of(event)
-    if job.event.incarnation != known.owner:  # never anything of another owner
-        draft.delete(Entity("cleanup", (name,)))
-        return
+    known, name = cleanup_of(event), event.job
     worker = choose_worker(draft.state, {}, ()) or next(iter(sorted(draft.state.heard)), None)
     held = known.held_by if worker is None or worker in known.held_by else (*known.held_by, worker)
     reason = known.reason if worker else "no worker is there to remove what is staged"
     moved = replace(known, tries=known.tries + 1, held_by=held, reason=reason)
     wait = min(AGAIN_MS << min(known.tries, 20), AGAIN_AT_MOST_MS)
     transition = "begun" if event.to == "PROMISED" else "repeated"
-    draft.emit(Entity("cleanup", (name,)), transition, moved, incarnation=event.incarnation, due_at=draft.now + wait)
+    entity = Entity("cleanup", (name, known.owner))
+    draft.emit(entity, transition, moved, incarnation=event.incarnation, due_at=draft.now + wait)
     if worker is not None:
-        draft.order(job, STAGING, STAGING, 0, worker, RemoveStaging(specification=job.body))
+        action = RemoveStaging(specification=specification_of(draft.state, name, known.owner))
+        draft.order(event, STAGING, STAGING, worker, action)
 
 
-def finish_cleanup(draft: Draft, name: str, incarnation: int) -> None:
-    """Nothing is left in staging: all keys of the job go, children before the parent, the cleanup record last."""
-    job = draft.state.jobs[name]
-    event = job.cleanup
-    if event is None or event.to != "REMOVING":
+def specification_of(state: State, name: str, incarnation: int) -> str:
+    """What the owner of a cleanup was asked to do: its own key may be a restored job's by now."""
+    job = state.jobs[name]
+    if job.specification is not None and job.specification.incarnation == incarnation:
+        return job.body
+    summary = state.summaries.get(name, {}).get(incarnation)
+    return summary.state.specification if summary and isinstance(summary.state, Summary) else ""
+
+
+def stuck_cleanup(draft: Draft, event: Event, reason: str) -> None:
+    """Staging could not be removed: shown, and tried again when it is due."""
+    if event.to == "REMOVING":
+        draft.emit(entity_of(event.entity), "stuck", replace(cleanup_of(event), reason=reason),
+                   incarnation=event.incarnation, due_at=event.due_at)  # fmt: skip
+
+
+def finish_cleanup(draft: Draft, event: Event) -> None:
+    """Nothing is left in staging: all keys of the job go, if they are still the owner's; the cleanup record last."""
+    if event.to not in ("REMOVING", "REMOVED"):
         return
-    known = cleanup_of(event)
-    if not known.owner == incarnation == (job.event.incarnation if job.event else 0):
-        draft.note(f"cleanup of {name} by incarnation {incarnation} is not the owner's")
-        return
+    known, name = cleanup_of(event), event.job
     for worker in known.held_by:
         draft.withdraw(worker, name, STAGING, STAGING)
+    job = draft.state.jobs[name]
+    if job.event is not None and job.event.incarnation == known.owner:
+        delete_job(draft, name)
+    draft.delete(entity_of(event.entity))
+
+
+def delete_job(draft: Draft, name: str) -> None:
+    """All keys of an ended job but its cleanup and its summary, children before the parent."""
+    job = draft.state.jobs[name]
+    event, _ = job_of(job)
     for number, pipeline in sorted(job.pipelines.items()):
         for index, task in sorted(pipeline.tasks.items()):
             for worker in task_of(task).held_by:
                 draft.withdraw(worker, name, number, index)
+        for index in sorted({*pipeline.tasks, *pipeline.ready, *pipeline.acks}):
             for kind in ("ready", "ack", "task"):
                 draft.delete(Entity(kind, (name, number, index)))
         for kind in ("pending", "checkpoint", "pipeline"):
             draft.delete(Entity(kind, (name, number)))
-    complete_summary(draft, job, name, incarnation)
+    complete_summary(draft, job, name, event.incarnation)
     for savepoint in sorted(job.savepoints):
         draft.delete(Entity("savepoint", (name, savepoint)))
     for command in sorted(job.commands):
         draft.delete(Entity("command", (name, command)))
-    for kind in ("specification", "job", "cleanup"):
+    for kind in ("specification", "job"):
         draft.delete(Entity(kind, (name,)))
 
 
@@ -158,3 +197,14 @@ def complete_summary(draft: Draft, job: JobView, name: str, incarnation: int) ->
     if event is not None and isinstance(event.state, Summary) and len(event.state.commands) != len(job.commands):
         known = replace(event.state, commands=tuple(sorted(job.commands)))
         draft.emit(entity, "completed", known, incarnation=incarnation, due_at=event.due_at)
+
+
+def expire_summary(draft: Draft, event: Event) -> None:
+    """The history's time is over. While a cleanup is pending, the summary says what it is to remove."""
+    entity = entity_of(event.entity)
+    job = draft.state.jobs.get(event.job)
+    if job is None or event.incarnation not in job.cleanups:
+        draft.delete(entity)
+    else:
+        due_at = draft.now + AGAIN_AT_MOST_MS
+        draft.emit(entity, "extended", event.state, incarnation=event.incarnation, due_at=due_at)

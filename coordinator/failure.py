@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from coordinator.checkpoint import abort
-from coordinator.deploy import task_of
+from coordinator.checkpoint import abort, checkpoint_of
+from coordinator.deploy import is_lost, task_of
 from coordinator.draft import Draft
 from coordinator.ending import fail_job, job_of
 from coordinator.lifecycle import ENDING_JOB, TERMINAL_JOB
@@ -17,18 +17,22 @@ from coordinator.state import JobView, TaskId
 from events.keys import Entity
 from events.records import Cause, StopTask, Worker
 
+VERDICT_MS = 86_400_000  # how long a verdict on a worker stays on the log
 
-def fail_task(draft: Draft, task: TaskId, reason: str, *, lasting: bool = False, stop: bool = False) -> None:
+
+def fail_task(
+    draft: Draft, task: TaskId, reason: str, *, lasting: bool = False, stop: bool = False, transition: str = "failed"
+) -> None:
     """An attempt is over. By policy a new one is created, after a back-off, or the job fails."""
     name, number, index = task
     job = draft.state.jobs[name]
     event = job.pipelines[number].tasks[index]
     known = task_of(event)
     if stop:  # it may still run somewhere: from now on it is fenced
-        draft.order(job, number, index, event.attempt, known.worker, StopTask(reason=reason))
+        draft.order(event, number, index, known.worker, StopTask(reason=reason))
     entity = Entity("task", task)
     failed = replace(known, reason=reason, since=draft.now)
-    draft.emit(entity, "failed", failed, incarnation=event.incarnation, attempt=event.attempt)
+    draft.emit(entity, transition, failed, incarnation=event.incarnation, attempt=event.attempt)
     draft.delete(Entity("ready", task))  # a mark holds for its attempt only
     draft.delete(Entity("ack", task))
     interrupt_pipeline(draft, job, number, reason)
@@ -73,19 +77,25 @@ def lose_worker(draft: Draft, worker: str, reason: str) -> None:
     heard = draft.state.heard.get(worker)
     instance = heard.heartbeat.instance if heard else ""
     verdict = Worker(instance=instance, heard_at=heard.at if heard else 0, reason=reason)
-    draft.emit(Entity("worker", (worker,)), "lost", verdict, incarnation=0)
+    draft.emit(Entity("worker", (worker,)), "lost", verdict, incarnation=0, due_at=draft.now + VERDICT_MS)
     for task in sorted(draft.state.tasks_on.get(worker, ())):
         if task in draft.state.tasks_on.get(worker, ()):  # a job that failed meanwhile has none left
             fail_task(draft, task, f"worker {worker} is lost: {reason}", stop=True)
 
 
 def judge_workers(draft: Draft, lease_ms: int) -> None:
-    """Which workers with tasks have been silent too long. A leader that has just begun has heard nobody yet: it gives
-    everyone the full time first."""
-    for worker in sorted(draft.state.tasks_on):
+    """Which workers that something is wanted of have been silent too long. A leader that has just begun has heard
+    nobody yet: it gives everyone the full time first."""
+    publishing = {
+        worker
+        for job in draft.state.jobs.values()
+        for pipeline in job.pipelines.values()
+        if pipeline.checkpoint is not None and pipeline.checkpoint.to == "COMPLETED"
+        for worker in checkpoint_of(pipeline.checkpoint).held_by
+    }
+    for worker in sorted({*draft.state.tasks_on, *publishing}):
         heard = draft.state.heard.get(worker)
         silent = draft.now - max(heard.at if heard else 0, draft.state.led_since)
-        verdict = draft.state.workers.get(worker)
-        if silent > lease_ms and not (verdict and verdict.to == "LOST"):
+        if silent > lease_ms and not is_lost(draft.state, worker):
             draft.cause = Cause(kind="DETECTOR", note=f"worker {worker} silent for {silent} ms")
             lose_worker(draft, worker, f"not heard for {silent} ms")

@@ -34,13 +34,16 @@ JOB: Table = {
         ("CREATED", "SCHEDULED", "RUNNING", "SAVEPOINTING", "DRAINING", "PAUSING", "PAUSED"), "CANCELLING"
     ),
     "canceled": Row(("CANCELLING",), "CANCELED"),
-    "savepointing": Row(("SCHEDULED", "RUNNING"), "SAVEPOINTING"),
+    "savepointing": Row(("SCHEDULED", "RUNNING", "PAUSED"), "SAVEPOINTING"),
     "savepointed": Row(("SAVEPOINTING",), "SAVEPOINTED"),
     "draining": Row(("SCHEDULED", "RUNNING"), "DRAINING"),
     "pausing": Row(("SCHEDULED", "RUNNING"), "PAUSING"),
     "paused": Row(("PAUSING",), "PAUSED"),
     "resumed": Row(("PAUSED",), "CREATED"),
     "repaired": Row(("CREATED", "SCHEDULED", "RUNNING", "SAVEPOINTING", "DRAINING", "PAUSING", "PAUSED"), "FAILING"),
+    "quarantined": Row(
+        ("", "CREATED", "SCHEDULED", "RUNNING", "SAVEPOINTING", "DRAINING", "PAUSING", "PAUSED"), "FAILING"
+    ),
 }
 
 PIPELINE: Table = {
@@ -67,6 +70,7 @@ TASK: Table = {
     "ready": Row(("DEPLOYING", "RUNNING"), "READY_TO_CLOSE"),
     "finished": Row(("DEPLOYING", "RUNNING", "READY_TO_CLOSE"), "FINISHED"),
     "failed": Row(("DEPLOYING", "RUNNING", "READY_TO_CLOSE"), "FAILED"),
+    "repaired": Row(("DEPLOYING", "RUNNING", "READY_TO_CLOSE"), "FAILED"),
     "retried": Row(("FAILED",), "CREATED"),
     "suspended": Row(("CREATED", "DEPLOYING", "RUNNING", "READY_TO_CLOSE"), "SUSPENDED"),
     "resumed": Row(("SUSPENDED",), "CREATED"),
@@ -81,28 +85,43 @@ ACK: Table = {"acked": Row(("", "ACKED"), "ACKED")}
 PENDING: Table = {
     "triggered": Row(("", "ABORTED", "COMPLETED"), "TRIGGERED"),
     "aborted": Row(("TRIGGERED",), "ABORTED"),
+    "repaired": Row(("TRIGGERED",), "ABORTED"),
     "completed": Row(("TRIGGERED",), "COMPLETED"),
 }
 
-# The newest completed one: what is restored from. Completing is the decision; committing repeats until it has happened.
+# The newest completed one: what is restored from. Completing is the decision; committing repeats until it has happened,
+# or until every worker that was told to has said that it can't be.
 CHECKPOINT: Table = {
     "completed": Row(("", "COMMITTED"), "COMPLETED"),
     "ordered": Row(("COMPLETED",), "COMPLETED"),
     "retried": Row(("COMPLETED",), "COMPLETED"),
     "committed": Row(("COMPLETED",), "COMMITTED"),
+    "repaired": Row(("COMPLETED",), "COMMITTED"),
+    "abandoned": Row(("COMPLETED",), "ABANDONED"),
     "restored": Row(("",), "COMMITTED"),
 }
 
-SAVEPOINT: Table = {"kept": Row(("", "KEPT"), "KEPT")}
+SAVEPOINT: Table = {
+    "begun": Row(("",), "TAKING"),
+    "added": Row(("TAKING",), "TAKING"),
+    "kept": Row(("TAKING",), "KEPT"),
+    "failed": Row(("TAKING",), "FAILED"),
+}
 
 CLEANUP: Table = {
     "promised": Row(("",), "PROMISED"),
     "begun": Row(("PROMISED",), "REMOVING"),
     "repeated": Row(("REMOVING",), "REMOVING"),
+    "stuck": Row(("REMOVING",), "REMOVING"),
+    "repaired": Row(("PROMISED", "REMOVING"), "REMOVED"),
 }
 
 COMMAND: Table = {"accepted": Row(("",), "ACCEPTED"), "refused": Row(("",), "REFUSED")}
-SUMMARY: Table = {"listed": Row(("",), "LISTED"), "completed": Row(("LISTED",), "LISTED")}
+SUMMARY: Table = {
+    "listed": Row(("",), "LISTED"),
+    "completed": Row(("LISTED",), "LISTED"),
+    "extended": Row(("LISTED",), "LISTED"),
+}
 LEADER: Table = {"elected": Row(("", "LEADING"), "LEADING")}
 CURSOR: Table = {"advanced": Row(("", "AT"), "AT")}
 WORKER: Table = {"lost": Row(("", "BACK"), "LOST"), "returned": Row(("LOST",), "BACK")}

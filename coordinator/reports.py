@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from coordinator.checkpoint import COMMIT_TASK, abort, acknowledge, checkpoint_of, commit
 from coordinator.deploy import task_of
 from coordinator.draft import Draft
-from coordinator.ending import STAGING, cleanup_of, fail_job, finish_cleanup
+from coordinator.ending import STAGING, cleanup_of, fail_job, finish_cleanup, stuck_cleanup
 from coordinator.failure import fail_task
 from coordinator.lifecycle import ACTIVE_TASK, TERMINAL_JOB, allows
 from coordinator.state import JobView, State, entity_of
@@ -23,6 +23,7 @@ from events.records import (
     Event,
     ReadyMark,
     Report,
+    StagingFailed,
     StagingRemoved,
     TaskFailed,
     TaskReady,
@@ -36,18 +37,28 @@ from events.records import (
 def hear(draft: Draft, report: Report) -> None:
     """Take a report in."""
     job = draft.state.jobs.get(report.job)
-    if job is None or job.event is None or job.event.incarnation != report.incarnation:
-        late(draft, report, "there is no such job any more")
-        return
     said = report.happening
-    if isinstance(said, StagingRemoved):
-        finish_cleanup(draft, report.job, report.incarnation)
+    if isinstance(said, StagingRemoved | StagingFailed):
+        hear_of_staging(draft, job, report, said)
+    elif job is None or job.event is None or job.event.incarnation != report.incarnation:
+        late(draft, report, "there is no such job any more")
     elif isinstance(said, CheckpointCommitted):
         committed(draft, job, report, said)
     elif isinstance(said, CheckpointFailed) and report.task == COMMIT_TASK:
         not_committed(draft, job, report, said)
     else:
         hear_of_task(draft, job, report)
+
+
+def hear_of_staging(draft: Draft, job: JobView | None, report: Report, said: StagingRemoved | StagingFailed) -> None:
+    """It counts for the incarnation that it is about, whether or not another lives under the id by now."""
+    cleanup = job.cleanups.get(report.incarnation) if job else None
+    if cleanup is None:
+        late(draft, report, "its cleanup is over")
+    elif isinstance(said, StagingRemoved):
+        finish_cleanup(draft, cleanup)
+    else:
+        stuck_cleanup(draft, cleanup, said.reason)
 
 
 def late(draft: Draft, report: Report, why: str) -> None:
@@ -65,7 +76,7 @@ def is_wanted(state: State, report: Report) -> bool:
     if job is None:
         return False
     if report.pipeline == STAGING:
-        return job.cleanup is not None and report.worker in cleanup_of(job.cleanup).held_by
+        return any(report.worker in cleanup_of(cleanup).held_by for cleanup in job.cleanups.values())
     pipeline = job.pipelines.get(report.pipeline)
     if pipeline is None:
         return False
@@ -91,14 +102,18 @@ def committed(draft: Draft, job: JobView, report: Report, said: CheckpointCommit
 
 
 def not_committed(draft: Draft, job: JobView, report: Report, said: CheckpointFailed) -> None:
-    """Tried again with back-off, visibly; what lasts fails the job."""
+    """Tried again with back-off, visibly; what lasts fails the job. Another worker that was told to publish it may
+    still be at it: whether it is given up is decided when all of them have answered."""
     checkpoint = uncommitted(draft, job, report, said.checkpoint)
     if checkpoint is None:
         return
     known = replace(checkpoint_of(checkpoint), reason=said.reason)
+    lasting = said.lasting or known.tries > job.plan.env.commit.retries
+    if lasting and report.worker not in known.refused_by:
+        known = replace(known, refused_by=(*known.refused_by, report.worker))
     entity = Entity("checkpoint", (report.job, report.pipeline))
     draft.emit(entity, "retried", known, incarnation=checkpoint.incarnation, due_at=checkpoint.due_at)
-    if said.lasting or known.tries > job.plan.env.commit.retries:
+    if lasting:
         fail_job(draft, report.job, f"checkpoint {known.id} can't be published: {said.reason}")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from coordinator.checkpoint import (
+    abandon_when_refused,
     checkpoint_of,
     complete_when_all_acked,
     in_flight,
@@ -20,8 +21,9 @@ from coordinator.checkpoint import (
 )
 from coordinator.deploy import place_waiting, task_of
 from coordinator.draft import Draft
-from coordinator.ending import end_job, end_when_nothing_is_open, job_of
+from coordinator.ending import end_job, end_when_nothing_is_open, job_of, promise_cleanup
 from coordinator.lifecycle import ACTIVE_TASK, ENDING_JOB, TERMINAL_JOB, WORKING_TASK
+from coordinator.savepoint import add_points, is_kept, wants_point
 from coordinator.state import JobView, PipelineView
 from events.keys import Entity
 from events.records import StopTask
@@ -37,8 +39,13 @@ def settle(draft: Draft, names: list[str] | None = None) -> None:
         for _ in range(ROUNDS):
             before = len(draft.events) + len(draft.orders)
             job = draft.state.jobs.get(name)
-            if job is None or job.event is None or job.event.to in TERMINAL_JOB:
+            if job is None or job.event is None:
                 break
+            if job.event.to in TERMINAL_JOB:
+                if job.cleanup is None:
+                    promise_cleanup(draft, name)
+                break
+            add_points(draft, job)
             place_waiting(draft, {name})
             for number in sorted(job.pipelines):
                 settle_pipeline(draft, name, number)
@@ -56,10 +63,10 @@ def count(pipeline: PipelineView, *states: str) -> int:
 def settle_pipeline(draft: Draft, name: str, number: int) -> None:
     job = draft.state.jobs[name]
     pipeline = job.pipelines[number]
-    assert pipeline.event is not None
     if is_uncommitted(pipeline) and pipeline.checkpoint is not None and not pipeline.checkpoint.due_at:
         order_commit(draft, job, number)
-    if pipeline.event.to not in ("SCHEDULED", "RUNNING"):
+    abandon_when_refused(draft, pipeline, number)
+    if pipeline.event is None or pipeline.event.to not in ("SCHEDULED", "RUNNING"):
         return
     working = count(pipeline, *WORKING_TASK) == pipeline.size
     if working and pipeline.event.to == "SCHEDULED":
@@ -81,12 +88,14 @@ def after_checkpoint(draft: Draft, job: JobView, name: str, number: int) -> None
     all_ready = count(pipeline, "READY_TO_CLOSE") == pipeline.size
     if (last == "FINAL" and all_ready) or (last == "DRAIN" and wanted == "DRAIN"):
         close_pipeline(draft, job, name, number, "finished")
-    elif wanted and last == wanted:
+    elif (wanted == "PAUSE" and last == wanted) or (wanted == "SAVEPOINT" and not wants_point(job, number)):
         close_pipeline(draft, job, name, number, "suspended")
     elif wanted:
         trigger(draft, job, number, wanted)
     elif all_ready:
         trigger(draft, job, number, "FINAL")
+    elif wants_point(job, number):
+        trigger(draft, job, number, "SAVEPOINT")
 
 
 def close_pipeline(draft: Draft, job: JobView, name: str, number: int, transition: str) -> None:
@@ -95,7 +104,7 @@ def close_pipeline(draft: Draft, job: JobView, name: str, number: int, transitio
     assert pipeline.event is not None
     for index, task in list(pipeline.tasks.items()):
         if task.to in ACTIVE_TASK:
-            draft.order(job, number, index, task.attempt, task_of(task).worker, StopTask(reason=transition))
+            draft.order(task, number, index, task_of(task).worker, StopTask(reason=transition))
             state = replace(task_of(task), since=draft.now)
             draft.emit(Entity("task", (name, number, index)), transition, state, incarnation=task.incarnation,
                        attempt=task.attempt)  # fmt: skip
@@ -121,16 +130,7 @@ def settle_job(draft: Draft, name: str) -> None:
         draft.emit(entity, "running", started, incarnation=event.incarnation)
     elif event.to in ("SCHEDULED", "RUNNING", "DRAINING") and states == {"FINISHED"}:
         end_job(draft, name, "finished")
-    elif event.to == "SAVEPOINTING" and states <= {"SUSPENDED", "FINISHED"}:
-        keep_savepoint(draft, job, name, known.savepoint)
+    elif event.to == "SAVEPOINTING" and states <= {"SUSPENDED", "FINISHED"} and is_kept(job, known.savepoint):
         end_job(draft, name, "savepointed")
     elif event.to == "PAUSING" and states <= {"SUSPENDED", "FINISHED"}:
         draft.emit(entity, "paused", known, incarnation=event.incarnation)
-
-
-def keep_savepoint(draft: Draft, job: JobView, name: str, savepoint: str) -> None:
-    """A savepoint holds the checkpoint of every pipeline under one name."""
-    for number, pipeline in sorted(job.pipelines.items()):
-        if pipeline.checkpoint is not None:
-            entity = Entity("savepoint", (name, f"{savepoint}/{number}"))
-            draft.emit(entity, "kept", pipeline.checkpoint.state, incarnation=pipeline.checkpoint.incarnation)

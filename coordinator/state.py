@@ -14,7 +14,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from coordinator.lifecycle import ACTIVE_TASK
-from coordinator.specification import Plan, plan
+from coordinator.specification import Environment, Plan, plan
 from events.keys import Entity, parse
 from events.records import Cursor, Event, Heartbeat, Specification, Task
 
@@ -50,27 +50,30 @@ class JobView:
 
     event: Event | None = None
     specification: Event | None = None
-    cleanup: Event | None = None
+    cleanups: dict[int, Event] = field(default_factory=dict)  # by the incarnation that owns it
     pipelines: dict[int, PipelineView] = field(default_factory=dict)
     commands: dict[str, Event] = field(default_factory=dict)
     savepoints: dict[str, Event] = field(default_factory=dict)
 
     @property
     def plan(self) -> Plan:
-        assert self.specification is not None
-        assert isinstance(self.specification.state, Specification)
-        return plan(self.specification.state.body)
+        """Of a job whose specification could not be read: the defaults, to end it by."""
+        return plan(self.body) if self.body else Plan(Environment(), ())
 
     @property
     def body(self) -> str:
-        assert self.specification is not None
-        assert isinstance(self.specification.state, Specification)
-        return self.specification.state.body
+        known = self.specification.state if self.specification else None
+        return known.body if isinstance(known, Specification) else ""
+
+    @property
+    def cleanup(self) -> Event | None:
+        """The job's own; those of incarnations before it are their own affair."""
+        return self.cleanups.get(self.event.incarnation) if self.event else None
 
     @property
     def is_empty(self) -> bool:
-        one = self.event or self.specification or self.cleanup
-        return one is None and not (self.pipelines or self.commands or self.savepoints)
+        one = self.event or self.specification
+        return one is None and not (self.cleanups or self.pipelines or self.commands or self.savepoints)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,7 @@ class State:
     epoch: int = 0
     sequence: int = 0
     incarnations: int = 0  # the last one given to a job
+    logic: int = 0  # the newest version of the decision logic that has written here
     jobs: dict[str, JobView] = field(default_factory=dict)
     summaries: dict[str, dict[int, Event]] = field(default_factory=dict)  # by job and incarnation
     workers: dict[str, Event] = field(default_factory=dict)
@@ -138,9 +142,12 @@ class State:
 
 
 def _of_job(job: JobView, kind: str, parts: tuple[str | int, ...]) -> Event | None:
-    if kind in ("job", "specification", "cleanup"):
-        event: Event | None = getattr(job, "event" if kind == "job" else kind)
-        return event
+    if kind == "job":
+        return job.event
+    if kind == "specification":
+        return job.specification
+    if kind == "cleanup":
+        return job.cleanups.get(int(parts[1]))
     if kind == "command":
         return job.commands.get(str(parts[1]))
     if kind == "savepoint":
@@ -165,6 +172,7 @@ def fold(state: State, entity: Entity, event: Event | None) -> Event | None:
     if event is not None:
         state.sequence = max(state.sequence, event.sequence)
         state.epoch = max(state.epoch, event.epoch)
+        state.logic = max(state.logic, event.logic)
         given = event.state.incarnations if isinstance(event.state, Cursor) else event.incarnation
         state.incarnations = max(state.incarnations, given)
         if event.due_at:
@@ -195,8 +203,10 @@ def fold(state: State, entity: Entity, event: Event | None) -> Event | None:
 def _fold_into_job(job: JobView, kind: str, parts: tuple[str | int, ...], event: Event | None) -> None:
     if kind == "job":
         job.event = event
-    elif kind in ("specification", "cleanup"):
-        setattr(job, kind, event)
+    elif kind == "specification":
+        job.specification = event
+    elif kind == "cleanup":
+        _put(job.cleanups, int(parts[1]), event)
     elif kind == "command":
         _put(job.commands, str(parts[1]), event)
     elif kind == "savepoint":

@@ -24,7 +24,7 @@ KINDS: dict[str, tuple[type[str] | type[int], ...]] = {
     "checkpoint": (str, int),  # the latest completed checkpoint
     "savepoint": (str, str),
     "command": (str, str),
-    "cleanup": (str,),
+    "cleanup": (str, int),  # job and incarnation: only its owner's, ever
     "summary": (str, int),  # job and incarnation: it outlives the job's other keys
     "leader": (int,),
     "cursor": (int,),

@@ -94,6 +94,17 @@ class Cause(Record, frozen=True, kw_only=True):
     note: str = ""
 
 
+class RestorePoint(Record, frozen=True, kw_only=True):
+    """Where the tasks of a pipeline go on from: the positions of a committed checkpoint."""
+
+    # The pipeline's number in the job.
+    pipeline: int
+    # The checkpoint's number; 0 for the beginning.
+    checkpoint: int
+    # The position of each task, by its number.
+    positions: tuple[bytes, ...] = ()
+
+
 class Checkpoint(Record, frozen=True, kw_only=True):
     """A checkpoint of a pipeline.
 
@@ -117,6 +128,10 @@ class Checkpoint(Record, frozen=True, kw_only=True):
     tries: int = 0
     # Workers that may still hold an order to publish it, to be withdrawn.
     held_by: tuple[str, ...] = ()
+    # Workers that could not publish it, for good.
+    refused_by: tuple[str, ...] = ()
+    # Until it is committed: the point of the committed one before it, if there is one.
+    before: tuple[RestorePoint, ...] = ()
     # The last failure; empty without one.
     reason: str = ""
 
@@ -189,6 +204,17 @@ class Repair(Record, frozen=True, kw_only=True):
     reason: str
 
 
+class TaskPosition(Record, frozen=True, kw_only=True):
+    """A position for a task to start from, named explicitly."""
+
+    # The pipeline's number in the job.
+    pipeline: int
+    # The task's number in the pipeline.
+    task: int
+    # The position, in the form of its source; empty for the source's beginning.
+    position: bytes
+
+
 class Restore(Record, frozen=True, kw_only=True):
     """Run a job again from a kept position."""
 
@@ -196,8 +222,8 @@ class Restore(Record, frozen=True, kw_only=True):
     savepoint: str = ""
     # A changed specification as JSON; empty to keep the old one.
     specification: str = ""
-    # A position to start from instead: the explicit way past a position that the source can't serve any more.
-    elsewhere: bytes = b""
+    # Positions to start from instead: the explicit way past a position that the source can't serve any more.
+    elsewhere: tuple[TaskPosition, ...] = ()
 
 
 class Resume(Record, frozen=True, kw_only=True):
@@ -208,10 +234,8 @@ class Resume(Record, frozen=True, kw_only=True):
 
 
 class Stop(Record, frozen=True, kw_only=True):
-    """End a job in good order."""
+    """Drain a job: what it has read is published, then it is FINISHED."""
 
-    # Whether what is already read is published first.
-    drain: bool = True
     # Why, for the record.
     reason: str = ""
 
@@ -340,8 +364,10 @@ class Job(Record, frozen=True, kw_only=True):
     restarts: int = 0
     # When that window began. Milliseconds since 1970 UTC; 0 when none is open.
     window_at: int = 0
-    # The savepoint it was restored from or is being ended with; empty without one.
+    # The savepoint it is being ended with; empty without one.
     savepoint: str = ""
+    # What it was restored from, in words; empty for a job that began anew.
+    origin: str = ""
     # Why it is in this state, in a sentence; empty when there is nothing to say.
     reason: str = ""
 
@@ -399,6 +425,23 @@ class ReadyMark(Record, frozen=True, kw_only=True):
     position: bytes = b""
 
 
+class Savepoint(Record, frozen=True, kw_only=True):
+    """A point of every pipeline, kept under a name to restore from."""
+
+    # Its name, chosen by who asked for it.
+    name: str
+    # When it was asked for. Milliseconds since 1970 UTC.
+    begun_at: int
+    # For each pipeline, the last checkpoint that had been triggered then: only a later one counts.
+    after: tuple[int, ...] = ()
+    # The points that are taken, one for each pipeline in the end.
+    points: tuple[RestorePoint, ...] = ()
+    # When the last point was taken. Milliseconds since 1970 UTC; 0 before.
+    kept_at: int = 0
+    # Why it was not kept; empty otherwise.
+    reason: str = ""
+
+
 class Specification(Record, frozen=True, kw_only=True):
     """What was submitted, written once so that the job's transitions stay small."""
 
@@ -427,6 +470,12 @@ class Summary(Record, frozen=True, kw_only=True):
     restarts: int = 0
     # The ids of the commands it was given: a late copy of one is known by them.
     commands: tuple[str, ...] = ()
+    # What it was asked to do, as JSON; empty for a job that has nothing left to go on with.
+    specification: str = ""
+    # Its newest committed checkpoints, to restore it from; empty for a job that has nothing left to go on with.
+    points: tuple[RestorePoint, ...] = ()
+    # Its savepoints.
+    savepoints: tuple[Savepoint, ...] = ()
     # Why it ended so.
     reason: str = ""
 
@@ -475,6 +524,7 @@ EventState = (
     | Cursor
     | Worker
     | Summary
+    | Savepoint
 )
 
 
@@ -612,6 +662,13 @@ class Order(Record, frozen=True, kw_only=True):
     action: OrderAction
 
 
+class StagingFailed(Record, frozen=True, kw_only=True):
+    """What a job has in staging could not be removed. It is tried again."""
+
+    # What went wrong.
+    reason: str
+
+
 class StagingRemoved(Record, frozen=True, kw_only=True):
     """Nothing of the job is left in staging."""
 
@@ -686,6 +743,7 @@ ReportHappening = (
     | TaskRefused
     | TaskStalled
     | StagingRemoved
+    | StagingFailed
 )
 
 

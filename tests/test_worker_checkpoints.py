@@ -241,7 +241,8 @@ def test_T6_staging_is_removed_once_and_reported_as_often_as_ordered() -> None:
     assert bench.give(order(REMOVE)).effects == (h.RemoveStaging("job", 1, "{}"),)
     assert (bench.ledger.tasks, bench.ledger.publications) == ({}, {})
     assert bench.give(order(REMOVE)) == Outcome()
-    assert "locked" in bench.give(h.StagingStuck("job", 1, "locked")).ignored
+    (stuck,) = bench.give(h.StagingStuck("job", 1, "locked")).reports
+    assert stuck.happening == r.StagingFailed(reason="locked")
     assert bench.give(order(REMOVE)).effects == (h.RemoveStaging("job", 1, "{}"),)
     assert said(bench.give(h.StagingGone("job", 1, 3))) == [r.StagingRemoved(removed=3)]
     again = bench.give(order(REMOVE, epoch=2))

@@ -239,7 +239,8 @@ def _removal_answered(ledger: Ledger, it: h.StagingGone | h.StagingStuck, now_ms
         return ignored("a removal that nobody waits for")
     if isinstance(it, h.StagingStuck):
         change: Change = Drop(key) if before.withdrawn else Put(replace(before, removing=False))
-        return Outcome(changes=(change,), ignored=f"staging could not be removed: {it.reason}")
+        stuck = say(before.who, records.StagingFailed(reason=it.reason), now_ms, settings)
+        return Outcome(reports=(stuck,), changes=(change,))
     change = Drop(key) if before.withdrawn else Put(replace(before, removing=False, done=True, removed=it.removed))
     return Outcome(
         reports=(say(before.who, records.StagingRemoved(removed=it.removed), now_ms, settings),), changes=(change,)

@@ -81,11 +81,11 @@ def _(stack: ExitStack) -> None:
 
 @mutant("T: cleanup deletes before staging is removed")
 def _(stack: ExitStack) -> None:
-    def at_once(draft: Draft, name: str) -> None:
-        old(draft, name)
-        job = draft.state.jobs.get(name)
-        if job is not None and job.event is not None:
-            ending.finish_cleanup(draft, name, job.event.incarnation)
+    def at_once(draft: Draft, event: records.Event) -> None:
+        old(draft, event)
+        now = draft.state.get(state.entity_of(event.entity))
+        if now is not None:
+            ending.finish_cleanup(draft, now)
 
     old = put(stack, core, "begin_cleanup", at_once)
 
@@ -226,9 +226,9 @@ def _(stack: ExitStack) -> None:
 
 @mutant("an incarnation is used twice")
 def _(stack: ExitStack) -> None:
-    def first(draft: Draft, name: str, body: str, by: str) -> str:
+    def first(draft: Draft, *more: Any) -> str:
         draft.state.incarnations = 0
-        return str(old(draft, name, body, by))
+        return str(old(draft, *more))
 
     old = put(stack, commands, "submit", first)
 
