@@ -131,11 +131,11 @@ def committed_point(number: int, pipeline: PipelineView) -> RestorePoint:
 
 def committers(draft: Draft, pipeline: PipelineView) -> list[str]:
     """Workers to choose from for publishing. Once one has failed for good: those that were told before and may still be
-    at it, so that nothing is given up which one of them then publishes."""
+    at it; only when there is none left can anybody's word be the last."""
     assert pipeline.checkpoint is not None
     known = checkpoint_of(pipeline.checkpoint)
-    if known.refused_by:
-        return sorted(worker for worker in holders(draft, pipeline) if usable(draft.state, worker))
+    if known.refused_by and (at_it := holders(draft, pipeline)):
+        return sorted(worker for worker in at_it if usable(draft.state, worker))
     here = sorted({task_of(t).worker for t in pipeline.tasks.values() if usable(draft.state, task_of(t).worker)})
     other = None if here else choose_worker(draft.state, {}, ())
     return [other] if other else here
@@ -166,7 +166,8 @@ def order_commit(draft: Draft, job: JobView, number: int) -> None:
     draft.emit(entity, "ordered", moved, incarnation=event.incarnation, due_at=draft.now + wait)
     if worker is not None:
         staged = tuple(piece for ack in known.acks for piece in ack.staged)
-        action = CommitCheckpoint(checkpoint=known.id, specification=job.body, staged=staged)
+        conclusive = bool(known.refused_by) and not holders(draft, pipeline) - {worker}
+        action = CommitCheckpoint(checkpoint=known.id, specification=job.body, staged=staged, conclusive=conclusive)
         draft.order(event, number, COMMIT_TASK, worker, action)
 
 
@@ -187,14 +188,13 @@ def withdraw_commit(draft: Draft, event: Event, number: int) -> None:
         draft.withdraw(worker, event.job, number, COMMIT_TASK)
 
 
-def abandon_when_refused(draft: Draft, pipeline: PipelineView, number: int) -> None:
-    """State-triggered: publishing has failed for good, and nobody is left who might still do it."""
-    event = pipeline.checkpoint
-    if event is None or event.to != "COMPLETED" or not checkpoint_of(event).refused_by or holders(draft, pipeline):
-        return
+def give_up(draft: Draft, job: JobView, number: int, transition: str, reason: str) -> None:
+    """It is not published and never will be: what it names goes with the staging."""
+    event = job.pipelines[number].checkpoint
+    assert event is not None
     withdraw_commit(draft, event, number)
-    given_up = replace(checkpoint_of(event), held_by=())
-    draft.emit(Entity("checkpoint", (event.job, number)), "abandoned", given_up, incarnation=event.incarnation)
+    given_up = replace(checkpoint_of(event), held_by=(), reason=reason)
+    draft.emit(Entity("checkpoint", (event.job, number)), transition, given_up, incarnation=event.incarnation)
 
 
 def schedule_next(draft: Draft, job: JobView, number: int, *, failures: int) -> None:

@@ -14,12 +14,12 @@ from msgspec.structs import replace
 from coordinator.checkpoint import order_commit, trigger
 from coordinator.commands import obey
 from coordinator.deploy import order_deploy, place, place_waiting, task_of
-from coordinator.draft import LOGIC, Decision, Draft
+from coordinator.draft import Decision, Draft
 from coordinator.ending import begin_cleanup, expire_summary
 from coordinator.failure import VERDICT_MS, fail_task, judge_workers
 from coordinator.lifecycle import TERMINAL_JOB
 from coordinator.quarantine import Impossible, Unreadable, quarantine, set_aside
-from coordinator.reports import abandon, hear
+from coordinator.reports import abandon, hear, stop_strays
 from coordinator.settle import settle
 from coordinator.state import Heard, State, entity_of
 from events.keys import Entity
@@ -97,16 +97,17 @@ def activation(state: State, epoch: int, now: int, leader: Leader, unreadable: S
 
 def may_lead(state: State) -> bool:
     """Older logic does not lead over what newer logic has written: it would not understand it."""
-    return state.logic <= LOGIC
+    return state.logic <= state.writes
 
 
 def heartbeat(draft: Draft, said: Heartbeat) -> None:
-    """A worker that was given up is back; and there may be room."""
+    """A worker that was given up is back; what it should not run is stopped; and there may be room."""
     verdict = draft.state.workers.get(said.worker)
     if verdict is not None and verdict.to == "LOST":
         back = Worker(instance=said.instance, heard_at=draft.now, reason="heard again")
         due_at = draft.now + VERDICT_MS
         draft.emit(Entity("worker", (said.worker,)), "returned", back, incarnation=0, due_at=due_at)
+    stop_strays(draft, said)
     place_waiting(draft)
 
 

@@ -15,8 +15,6 @@ from coordinator.state import State, entity_of, fold
 from events.keys import Entity
 from events.records import Cause, Cursor, Event, EventState, Order, OrderAction, Position
 
-LOGIC = 1  # the version of the decision logic, written into every event
-
 
 @dataclass(frozen=True, slots=True)
 class Gone:
@@ -81,7 +79,7 @@ class Draft:
         was = before.to if before else ""
         event = Event(
             epoch=self.state.epoch,
-            logic=LOGIC,
+            logic=self.state.writes,
             incarnation=incarnation,
             attempt=attempt,
             due_at=due_at,

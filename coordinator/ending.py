@@ -106,9 +106,11 @@ def promise_cleanup(draft: Draft, name: str) -> None:
 
 
 def summary_of(job: JobView, event: Event, known: Job) -> Summary:
-    """What stays of the job, and what it takes to restore it. A finished job has nothing left to go on with."""
+    """What stays of the job, and what it takes to restore it. A finished job has nothing left to go on with; of one
+    that is quarantined nobody knows what it published last."""
     savepoints = tuple(savepoint_of(s) for _, s in sorted(job.savepoints.items()) if s.to == "KEPT")
     goes_on = event.to != "FINISHED"
+    points = tuple(committed_point(n, p) for n, p in sorted(job.pipelines.items()))
     return Summary(
         submitted_at=known.submitted_at,
         ended_at=known.ended_at,
@@ -117,7 +119,7 @@ def summary_of(job: JobView, event: Event, known: Job) -> Summary:
         restarts=known.restarts,
         commands=tuple(sorted(job.commands)),
         specification=job.body if goes_on or savepoints else "",
-        points=tuple(committed_point(n, p) for n, p in sorted(job.pipelines.items())) if goes_on else (),
+        points=() if not goes_on or known.quarantined else points,
         savepoints=savepoints,
         reason=f"{event.to}: {known.reason}" if known.reason else event.to,
     )

@@ -90,14 +90,15 @@ PENDING: Table = {
 }
 
 # The newest completed one: what is restored from. Completing is the decision; committing repeats until it has happened,
-# or until every worker that was told to has said that it can't be.
+# or until it is known that it has not and can't. `repaired` and `dropped` are what a person says of it.
 CHECKPOINT: Table = {
     "completed": Row(("", "COMMITTED"), "COMPLETED"),
     "ordered": Row(("COMPLETED",), "COMPLETED"),
     "retried": Row(("COMPLETED",), "COMPLETED"),
     "committed": Row(("COMPLETED",), "COMMITTED"),
-    "repaired": Row(("COMPLETED",), "COMMITTED"),
     "abandoned": Row(("COMPLETED",), "ABANDONED"),
+    "repaired": Row(("COMPLETED",), "COMMITTED"),
+    "dropped": Row(("COMPLETED",), "ABANDONED"),
     "restored": Row(("",), "COMMITTED"),
 }
 

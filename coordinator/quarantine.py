@@ -52,7 +52,12 @@ def quarantine(draft: Draft, given: Impossible) -> None:
         return
     known = job_of(job)[1] if job.event else Job(pipelines=len(job.pipelines), submitted_at=draft.now)
     reason = f"quarantined: {given.reason}"
-    draft.emit(Entity("job", (given.job,)), "quarantined", replace(known, reason=reason), incarnation=incarnation)
+    draft.emit(
+        Entity("job", (given.job,)),
+        "quarantined",
+        replace(known, quarantined=True, reason=reason),
+        incarnation=incarnation,
+    )
     cancel_tasks(draft, given.job, reason)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from coordinator.checkpoint import COMMIT_TASK, abort, acknowledge, checkpoint_of, commit
+from coordinator.checkpoint import COMMIT_TASK, abort, acknowledge, checkpoint_of, commit, give_up
 from coordinator.deploy import task_of
 from coordinator.draft import Draft
 from coordinator.ending import STAGING, cleanup_of, fail_job, finish_cleanup, stuck_cleanup
@@ -21,6 +21,7 @@ from events.records import (
     CheckpointCommitted,
     CheckpointFailed,
     Event,
+    Heartbeat,
     ReadyMark,
     Report,
     StagingFailed,
@@ -66,24 +67,33 @@ def late(draft: Draft, report: Report, why: str) -> None:
     same key: by a newer attempt, or a newer incarnation."""
     draft.note(f"late {type(report.happening).__name__} of {report.job} {report.pipeline}/{report.task}: {why}")
     ended = isinstance(report.happening, TaskFailed | TaskStopped | TaskReady | StagingRemoved | CheckpointCommitted)
-    if ended and not is_wanted(draft.state, report):
+    if ended and not is_wanted(draft.state, report.worker, report.job, report.pipeline, report.task):
         draft.withdraw(report.worker, report.job, report.pipeline, report.task)
 
 
-def is_wanted(state: State, report: Report) -> bool:
-    """Whether an order stands for this worker under the report's key."""
-    job = state.jobs.get(report.job)
+def is_wanted(state: State, worker: str, name: str, number: int, index: int) -> bool:
+    """Whether an order stands for this worker under this key."""
+    job = state.jobs.get(name)
     if job is None:
         return False
-    if report.pipeline == STAGING:
-        return any(report.worker in cleanup_of(cleanup).held_by for cleanup in job.cleanups.values())
-    pipeline = job.pipelines.get(report.pipeline)
+    if number == STAGING:
+        return any(worker in cleanup_of(cleanup).held_by for cleanup in job.cleanups.values())
+    pipeline = job.pipelines.get(number)
     if pipeline is None:
         return False
-    if report.task == COMMIT_TASK:
-        return pipeline.checkpoint is not None and report.worker in checkpoint_of(pipeline.checkpoint).held_by
-    task = pipeline.tasks.get(report.task)
-    return task is not None and task.to in ACTIVE_TASK and task_of(task).worker == report.worker
+    if index == COMMIT_TASK:
+        return pipeline.checkpoint is not None and worker in checkpoint_of(pipeline.checkpoint).held_by
+    task = pipeline.tasks.get(index)
+    return task is not None and task.to in ACTIVE_TASK and task_of(task).worker == worker
+
+
+def stop_strays(draft: Draft, said: Heartbeat) -> None:
+    """What runs on a worker and is wanted there by nobody is told to stop, as often as it is seen."""
+    for task in said.tasks:
+        key = (said.worker, task.job, task.pipeline, task.task)
+        if draft.state.owns(task.job) and not is_wanted(draft.state, *key):
+            draft.note(f"{task.job} {task.pipeline}/{task.task} attempt {task.attempt} runs astray on {said.worker}")
+            draft.withdraw(*key)
 
 
 def uncommitted(draft: Draft, job: JobView, report: Report, number: int) -> Event | None:
@@ -103,18 +113,19 @@ def committed(draft: Draft, job: JobView, report: Report, said: CheckpointCommit
 
 def not_committed(draft: Draft, job: JobView, report: Report, said: CheckpointFailed) -> None:
     """Tried again with back-off, visibly; what lasts fails the job. Another worker that was told to publish it may
-    still be at it: whether it is given up is decided when all of them have answered."""
+    have done so, or be at it: it is given up when nobody can be, and one has looked after that."""
     checkpoint = uncommitted(draft, job, report, said.checkpoint)
     if checkpoint is None:
         return
     known = replace(checkpoint_of(checkpoint), reason=said.reason)
-    lasting = said.lasting or known.tries > job.plan.env.commit.retries
-    if lasting and report.worker not in known.refused_by:
+    if said.lasting and report.worker not in known.refused_by:
         known = replace(known, refused_by=(*known.refused_by, report.worker))
     entity = Entity("checkpoint", (report.job, report.pipeline))
     draft.emit(entity, "retried", known, incarnation=checkpoint.incarnation, due_at=checkpoint.due_at)
-    if lasting:
+    if said.lasting or known.tries > job.plan.env.commit.retries:
         fail_job(draft, report.job, f"checkpoint {known.id} can't be published: {said.reason}")
+    if said.lasting and said.conclusive:
+        give_up(draft, job, report.pipeline, "abandoned", said.reason)
 
 
 def hear_of_task(draft: Draft, job: JobView, report: Report) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from coordinator.draft import Draft
-from coordinator.ending import delete_job
+from coordinator.ending import delete_job, promise_cleanup
 from coordinator.errors import Refused
 from coordinator.lifecycle import TERMINAL_JOB
 from coordinator.specification import plan
@@ -32,6 +32,7 @@ def restore(draft: Draft, name: str, action: Restore, by: str) -> str:
     points = _elsewhere(points, action)
     _check_fit(points, plan(body).tasks)
     if job is not None and job.event is not None:
+        promise_cleanup(draft, name)  # as a rule it is promised since the end: what is staged is still to be removed
         delete_job(draft, name)
     origin += f" of incarnation {incarnation}" + (", with positions that the command names" if action.elsewhere else "")
     created = create(draft, name, body, by, points, origin)

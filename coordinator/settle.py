@@ -10,7 +10,6 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from coordinator.checkpoint import (
-    abandon_when_refused,
     checkpoint_of,
     complete_when_all_acked,
     in_flight,
@@ -65,7 +64,6 @@ def settle_pipeline(draft: Draft, name: str, number: int) -> None:
     pipeline = job.pipelines[number]
     if is_uncommitted(pipeline) and pipeline.checkpoint is not None and not pipeline.checkpoint.due_at:
         order_commit(draft, job, number)
-    abandon_when_refused(draft, pipeline, number)
     if pipeline.event is None or pipeline.event.to not in ("SCHEDULED", "RUNNING"):
         return
     working = count(pipeline, *WORKING_TASK) == pipeline.size

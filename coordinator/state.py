@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 
 from coordinator.lifecycle import ACTIVE_TASK
 from coordinator.specification import Environment, Plan, plan
-from events.keys import Entity, parse
+from events.keys import Entity, parse, shard_of
 from events.records import Cursor, Event, Heartbeat, Specification, Task
 
 TaskId = tuple[str, int, int]
+LOGIC = 1  # the version of the decision logic, written into every event
 
 
 @functools.lru_cache(maxsize=65536)
@@ -89,6 +90,7 @@ class State:
     """One shard. `epoch` is the reign it was last written in."""
 
     shard: int
+    shards: int = 1  # how many there are
     epoch: int = 0
     sequence: int = 0
     incarnations: int = 0  # the last one given to a job
@@ -102,7 +104,8 @@ class State:
     tasks_on: dict[str, set[TaskId]] = field(default_factory=dict)
     waiting: dict[TaskId, None] = field(default_factory=dict)
     timers: list[tuple[int, str]] = field(default_factory=list)
-    # Soft state.
+    # Soft state. `writes` is the version of the decision logic that this process runs.
+    writes: int = LOGIC
     heard: dict[str, Heard] = field(default_factory=dict)
     led_since: int = 0
 
@@ -118,6 +121,9 @@ class State:
             return self.summaries.get(str(parts[0]), {}).get(int(parts[1]))
         job = self.jobs.get(str(parts[0]))
         return None if job is None else _of_job(job, kind, parts)
+
+    def owns(self, job: str) -> bool:
+        return shard_of(job, self.shards) == self.shard
 
     def due(self, now: int, limit: int = 1000) -> list[tuple[int, str]]:
         """The deadlines that have come, oldest first; each is an input. They stay until an event moves them on."""

@@ -53,7 +53,7 @@ class Entity:
 
     @property
     def text(self) -> str:
-        return "/".join((self.kind, *(quote(str(part), safe="") for part in self.parts)))
+        return _text(self.kind, self.parts)
 
     @property
     def key(self) -> bytes:
@@ -63,6 +63,11 @@ class Entity:
     def job(self) -> str:
         """The job it belongs to; empty where it belongs to none."""
         return "" if self.kind in WITHOUT_JOB else str(self.parts[0])
+
+
+@functools.lru_cache(maxsize=65536)
+def _text(kind: str, parts: tuple[str | int, ...]) -> str:
+    return "/".join((kind, *(quote(str(part), safe="") for part in parts)))
 
 
 def check_name(name: str) -> None:

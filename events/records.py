@@ -169,6 +169,8 @@ class CheckpointFailed(Record, frozen=True, kw_only=True):
     lasting: bool = False
     # Why.
     reason: str
+    # As in the order that it answers.
+    conclusive: bool = False
 
 
 class Cleanup(Record, frozen=True, kw_only=True):
@@ -290,6 +292,8 @@ class CommitCheckpoint(Record, frozen=True, kw_only=True):
     specification: str
     # What to publish, and nothing else.
     staged: tuple[Staged, ...]
+    # Whether nobody else can be publishing it any more: that it is not there and can't be is then the last word.
+    conclusive: bool = False
 
 
 class Position(Record, frozen=True, kw_only=True):
@@ -368,6 +372,8 @@ class Job(Record, frozen=True, kw_only=True):
     savepoint: str = ""
     # What it was restored from, in words; empty for a job that began anew.
     origin: str = ""
+    # Whether it ends because something of it could not be read or decided: what it published last is then not known.
+    quarantined: bool = False
     # Why it is in this state, in a sentence; empty when there is nothing to say.
     reason: str = ""
 

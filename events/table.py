@@ -68,6 +68,13 @@ def header_of(record: Raw) -> Header:
         raise ValueError("a tombstone without the epoch and incarnation that ours carry") from None
 
 
+def admits(new: Header, epoch: int, before: Header | None) -> bool:
+    """Rules 1 and 2: whether a record counts, after one of `epoch`, for a key that had `before`."""
+    if new.epoch < epoch:
+        return False
+    return before is None or (new.incarnation, new.attempt) >= (before.incarnation, before.attempt)
+
+
 @dataclass
 class Table:
     """The newest record of every key of one shard. At a transaction boundary unless it is being replayed."""
@@ -153,18 +160,18 @@ class Table:
         except ValueError as error:
             poison(Poison(record, str(error)))
             return record.value is not None
-        if new.epoch < self.epoch or self._is_older(new, self.values.get(record.key)):
+        if not admits(new, self.epoch, self._before(record.key)):
             self.voided += 1
             return False
         self.epoch = new.epoch
         return True
 
-    def _is_older(self, new: Header, old: bytes | None) -> bool:
+    def _before(self, key: bytes) -> Header | None:
+        old = self.values.get(key)
         try:
-            before = peek(old) if old else None
+            return peek(old) if old else None
         except ValueError:  # poison: whatever follows it is better
-            return False
-        return before is not None and (new.incarnation, new.attempt) < (before.incarnation, before.attempt)
+            return None
 
     def read(self, key: bytes) -> Event | None:
         """The newest event of an entity, decoded; None where there is none. Raises UnreadableRecord."""

@@ -181,7 +181,7 @@ def test_a_withdrawn_attempt_that_is_asked_for_again_tells_its_end() -> None:
 
 def test_O4_a_checkpoint_is_published_once_and_reported_as_often_as_ordered() -> None:
     bench = Bench()  # no task of the pipeline runs here
-    assert bench.give(commit(4)).effects == (h.Publish("job", 1, 0, 4, "{}", (piece("a"),)),)
+    assert bench.give(commit(4)).effects == (h.Publish("job", 1, 0, 4, "{}", (piece("a"),), lease=1),)
     assert bench.give(commit(4)) == Outcome()
     done = [r.CheckpointCommitted(checkpoint=4, rows=5)]
     assert said(bench.give(published(4))) == done

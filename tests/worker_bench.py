@@ -106,4 +106,4 @@ def stored(ledger: Ledger) -> Ledger:
 
 
 def empty(ledger: Ledger) -> bool:
-    return ledger == Ledger(reached_at=ledger.reached_at)
+    return ledger == Ledger(reached_at=ledger.reached_at, lease=ledger.lease)

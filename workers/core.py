@@ -43,7 +43,8 @@ def decide(ledger: Ledger, it: h.Input, now_ms: int, settings: Settings) -> Outc
     if isinstance(it, h.Tick):
         return _tick(ledger, now_ms, settings)
     if isinstance(it, h.Reached):
-        return Outcome(changes=(SetReached(now_ms),))
+        lapsed = now_ms - ledger.reached_at > settings.lease_ms
+        return Outcome(changes=(SetReached(now_ms, ledger.lease + lapsed),))
     if isinstance(it, h.Withdrawn):
         return _withdraw(ledger, TaskKey(it.job, it.pipeline, it.task), now_ms, settings)
     if isinstance(it, h.Published | h.PublishFailed):
@@ -79,6 +80,12 @@ def _progress_of(held: Held, pulse: Pulse) -> records.TaskProgress:
         bytes_read=pulse.bytes_read,
         progressed_at=pulse.progressed_at,
     )
+
+
+def may_publish(ledger: Ledger, lease: int, now_ms: int, settings: Settings) -> bool:
+    """To be asked right before output is made visible, with the lease that came with `Publish`: what a worker began
+    before others may have given it up, it does not publish after."""
+    return lease == ledger.lease and now_ms - ledger.reached_at <= settings.lease_ms
 
 
 def joined(outcomes: list[Outcome]) -> Outcome:
@@ -166,7 +173,16 @@ def _commit(
         return Outcome(changes=noted)
     if checkpoint < now.publishing:
         return ignored(f"stale: checkpoint {now.publishing} is being published")
-    effect = Publish(order.job, order.incarnation, order.pipeline, checkpoint, action.specification, action.staged)
+    effect = Publish(
+        job=order.job,
+        incarnation=order.incarnation,
+        pipeline=order.pipeline,
+        checkpoint=checkpoint,
+        specification=action.specification,
+        staged=action.staged,
+        lease=ledger.lease,
+        conclusive=action.conclusive,
+    )
     return Outcome(effects=(effect,), changes=(Put(replace(now, publishing=checkpoint)),))
 
 
@@ -182,7 +198,9 @@ def _publish_answered(ledger: Ledger, it: h.Published | h.PublishFailed, now_ms:
         happening = records.CheckpointCommitted(checkpoint=it.checkpoint, rows=it.rows)
     else:
         now = replace(before, publishing=publishing)
-        happening = records.CheckpointFailed(checkpoint=it.checkpoint, lasting=it.lasting, reason=it.reason)
+        happening = records.CheckpointFailed(
+            checkpoint=it.checkpoint, lasting=it.lasting, reason=it.reason, conclusive=it.conclusive
+        )
     change: Change = Drop(key) if now.withdrawn and not publishing else Put(now)
     return Outcome(reports=(say(before.who, happening, now_ms, settings),), changes=(change,))
 
@@ -275,7 +293,7 @@ def _look_after(held: Held, pulse: Pulse, lost: str, now_ms: int, settings: Sett
 def _restart(ledger: Ledger, now_ms: int, settings: Settings) -> Outcome:
     """The predecessor's threads are gone with it: its attempts are lost, and said to be so at once; what was being
     published or removed is ordered again and done again. Kept reports may never have been sent: they are now."""
-    changes: list[Change] = [SetReached(now_ms)]
+    changes: list[Change] = [SetReached(now_ms, ledger.lease + 1)]
     outcomes = []
     for held in ledger.tasks.values():
         if held.active:

@@ -123,7 +123,9 @@ class PublishFailed(Value, frozen=True):
     pipeline: int
     checkpoint: int
     reason: str
+    # It is not there and can't be put there, ever: the sink was looked at. Without having looked, it is not lasting.
     lasting: bool = False
+    conclusive: bool = False  # as in the effect
 
 
 class StagingGone(Value, frozen=True):
@@ -201,6 +203,8 @@ class Publish(Value, frozen=True):
     checkpoint: int
     specification: str
     staged: tuple[records.Staged, ...]
+    lease: int = 0  # to be compared by `core.may_publish` right before output is made visible
+    conclusive: bool = False  # to be given back with PublishFailed
 
 
 class RemoveStaging(Value, frozen=True):

@@ -195,6 +195,7 @@ class SetReached(msgspec.Struct, frozen=True, gc=False):
     """Soft."""
 
     at: int
+    lease: int
 
 
 Change = Put | Drop | SetPulse | SetReached
@@ -217,6 +218,7 @@ class Ledger:
     removals: dict[JobKey, Removal] = field(default_factory=dict)
     pulses: dict[TaskKey, Pulse] = field(default_factory=dict)
     reached_at: int = 0
+    lease: int = 0  # which lease this is: the next begins when Kafka is reached again after one ran out
     # Indexes, kept by `apply` so that a decision never searches.
     active: int = 0
     jobs: dict[JobKey, OfJob] = field(default_factory=dict)
@@ -244,7 +246,7 @@ def apply(ledger: Ledger, changes: Iterable[Change]) -> None:
         elif isinstance(change, Drop):
             _replace(ledger, change.key, None)
         else:
-            ledger.reached_at = change.at
+            ledger.reached_at, ledger.lease = change.at, change.lease
 
 
 def _replace(ledger: Ledger, key: Key, new: Entry | None) -> None:

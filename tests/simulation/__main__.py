@@ -10,15 +10,16 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from typing import NamedTuple
 
 from tests.simulation.mutants import MUTANTS, Plant
-from tests.simulation.world import World
+from tests.simulation.world import World, all_of_them
 
 SEEDS_PER_MUTANT = 300
+SHRINK_TRIES = 300
 
 
 class Told(NamedTuple):
@@ -29,16 +30,53 @@ class Told(NamedTuple):
     steps: int
     transitions: int
     counts: Counter[str]
+    struck: list[tuple[int, int, str]]
 
 
-def tell(seed: int, *, trace: bool = False) -> Told:
-    world, violation = World(seed), ""
+def tell(seed: int, *, trace: bool = False, lets: Callable[[int], bool] = all_of_them) -> Told:
+    world, violation = World(seed, lets=lets), ""
     world.checker.tracing = trace
     try:
         world.run()
     except Exception as error:  # noqa: BLE001  whatever goes wrong under a seed is a finding
         violation = f"{type(error).__name__}: {error}"
-    return Told(seed, violation, world.steps, world.checker.transitions, world.counts)
+    return Told(seed, violation, world.steps, world.checker.transitions, world.counts, world.struck)
+
+
+def shrink(seed: int, tries: int = SHRINK_TRIES) -> tuple[Told, frozenset[int], int]:
+    """The shortest story found that still ends badly: first the fewest faults from the beginning, then each of those
+    left out in turn. Returns it, with the faults that are left out and the number of the last one let in."""
+    whole = tell(seed)
+    low, high = 0, max((number for number, _, _ in whole.struck), default=0)
+    best = whole
+    while low < high:
+        middle = (low + high) // 2
+        told = tell(seed, lets=lambda number, most=middle: number <= most)  # type: ignore[misc]
+        tries -= 1
+        if told.violation:
+            high, best = middle, told
+        else:
+            low = middle + 1
+    out: frozenset[int] = frozenset()
+    for number in [number for number, _, _ in reversed(best.struck)]:
+        if tries <= 0:
+            break
+        tries -= 1
+        without = out | {number}
+        told = tell(seed, lets=lambda n, most=high, gone=without: n <= most and n not in gone)  # type: ignore[misc]
+        if told.violation:
+            best, out = told, without
+    return best, out, high
+
+
+def print_shortest(seed: int, *, trace: bool = False) -> None:
+    best, out, high = shrink(seed)
+    sys.stdout.write(f"seed {seed}, the shortest story found: {len(best.struck)} faults\n")
+    for _, at, what in best.struck:
+        sys.stdout.write(f"  {at:>7} ms  {what}\n")
+    sys.stdout.write(f"  then: {best.violation[:600]}\n")
+    if trace:
+        tell(seed, trace=True, lets=lambda number: number <= high and number not in out)
 
 
 def tell_all(seeds: list[int], jobs: int) -> Iterator[Told]:
@@ -63,6 +101,8 @@ def run(seeds: list[int], jobs: int, as_json: bool) -> int:
     took = time.perf_counter() - started
     for told in violations[:10]:
         sys.stdout.write(f"seed {told.seed}: {told.violation[:600]}\n")
+    if violations:
+        print_shortest(min(violations, key=lambda told: len(told.struck)).seed)
     result = {
         "seeds": len(seeds),
         "seeds_per_s": round(len(seeds) / took, 1),
@@ -85,9 +125,11 @@ def seen_at(plant: Plant, seeds: int = SEEDS_PER_MUTANT) -> tuple[int, str] | No
     return None
 
 
-def hunt(as_json: bool) -> int:
+def hunt(as_json: bool, only: str) -> int:
     survived = []
     for what, plant in MUTANTS.items():
+        if only not in what:
+            continue
         seen = seen_at(plant)
         if seen is None:
             survived.append(what)
@@ -105,12 +147,17 @@ def main() -> int:
     options.add_argument("--from", type=int, default=1, dest="first", help="the first of them")
     options.add_argument("--jobs", type=int, default=1, help="processes to run them in")
     options.add_argument("--seed", type=int, help="run this one alone")
+    options.add_argument("--shrink", action="store_true", help="with --seed: the shortest story that still ends badly")
     options.add_argument("--trace", action="store_true", help="with --seed: every transition, as the log has it")
     options.add_argument("--mutants", action="store_true", help="plant every known fault; each must be seen")
+    options.add_argument("--only", default="", help="with --mutants: those whose name contains this")
     options.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     arguments = options.parse_args()
     if arguments.mutants:
-        return hunt(arguments.json)
+        return hunt(arguments.json, arguments.only)
+    if arguments.seed is not None and arguments.shrink:
+        print_shortest(arguments.seed, trace=arguments.trace)
+        return 1
     if arguments.seed is not None:
         told = tell(arguments.seed, trace=arguments.trace)
         sys.stdout.write(f"seed {told.seed}: {told.violation or 'nothing went wrong'}\n")

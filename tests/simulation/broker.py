@@ -1,10 +1,13 @@
 """A model of Kafka that is no kinder than Kafka: transactions with open records that hold readers up, fencing by epoch,
-aborted records, offsets that nobody delivers, compaction with tombstone expiry, and commits whose answer is lost."""
+aborted records, offsets that nobody delivers, compaction with tombstone expiry, commits whose answer is lost, and
+ends of transactions that arrive late and then end whatever is open under their epoch (KAFKA-17754)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
+
+from coordinator.draft import Gone
 
 OPEN, COMMITTED, ABORTED, GONE = "open", "committed", "aborted", "gone"
 
@@ -14,7 +17,14 @@ class FencedError(Exception):
 
 
 class NoAnswer(Exception):
-    """The request may or may not have taken effect."""
+    """The request may or may not have taken effect, now or later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rotten:
+    """What is left of a record that nobody can read any more."""
+
+    was: Any
 
 
 @dataclass(slots=True)
@@ -25,7 +35,7 @@ class Stored:
     at: int
 
 
-@dataclass
+@dataclass(slots=True)
 class Partition:
     stored: list[Stored] = field(default_factory=list)
     stable: int = 0  # everything before it is decided: the last stable offset
@@ -33,7 +43,8 @@ class Partition:
     def append(self, key: Any, value: Any, status: str, at: int) -> Stored:
         record = Stored(key, value, status, at)
         self.stored.append(record)
-        self.settle()
+        if status != OPEN:
+            self.settle()
         return record
 
     def settle(self) -> None:
@@ -64,8 +75,8 @@ class Partition:
             if record.status == ABORTED:
                 record.status = GONE
             elif record.status == COMMITTED:
-                expired = record.value is None and now - record.at > retention
-                if newest[record.key] != offset or expired:
+                tombstone = record.value is None or isinstance(record.value, Gone)
+                if newest[record.key] != offset or (tombstone and now - record.at > retention):
                     record.status, record.value = GONE, None
                     dropped += 1
         return dropped
@@ -83,6 +94,7 @@ class Broker:
     def __init__(self) -> None:
         self.partitions: dict[str, Partition] = {}
         self.producers: dict[str, Producer] = {}
+        self.late: list[tuple[int, str, int]] = []  # commits on their way: at which point, of whom, which epoch
         self.now = 0
 
     def partition(self, topic: str) -> Partition:
@@ -103,8 +115,20 @@ class Broker:
         partition = self.partition(topic)
         producer.open.append((partition, partition.append(key, value, OPEN, self.now)))
 
-    def end(self, transactional_id: str, epoch: int, *, commit: bool) -> None:
-        self._end(self._owned(transactional_id, epoch), COMMITTED if commit else ABORTED)
+    def commit(self, transactional_id: str, epoch: int) -> None:
+        self._end(self._owned(transactional_id, epoch), COMMITTED)
+
+    def commit_late(self, transactional_id: str, epoch: int, at: int) -> None:
+        self.late.append((at, transactional_id, epoch))
+
+    def arrive(self, point: int) -> None:
+        """Late commits: each ends what is open under its epoch by then, which may be another transaction."""
+        arrived = [each for each in self.late if each[0] <= point]
+        for each in arrived:
+            self.late.remove(each)
+            producer = self.producers[each[1]]
+            if producer.epoch == each[2]:
+                self._end(producer, COMMITTED)
 
     def _owned(self, transactional_id: str, epoch: int) -> Producer:
         producer = self.producers[transactional_id]

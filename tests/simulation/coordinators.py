@@ -5,11 +5,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from coordinator.core import Input, Sweep, Timer, activation, decide, note_heartbeat
-from coordinator.draft import Decision, Withdrawal, boundary, take_over
-from coordinator.state import State, entity_of, fold
+from coordinator.core import Input, Sweep, Timer, activation, decide, may_lead, note_heartbeat, note_silence
+from coordinator.draft import Decision, Gone, Withdrawal, boundary, take_over
+from coordinator.quarantine import Unreadable
+from coordinator.state import LOGIC, State, entity_of, fold
+from events.codec import Header
 from events.records import Cause, Cursor, Event, Leader, Position
-from tests.simulation.broker import FencedError, NoAnswer
+from events.table import admits
+from tests.simulation.broker import FencedError, NoAnswer, Rotten
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -20,56 +23,119 @@ INPUTS = ("commands", "reports")
 ID = "shard-0"
 
 
+def header_of(value: Event | Gone | Rotten) -> Header:
+    """As the first bytes, or a tombstone's headers, say it."""
+    known = value.was if isinstance(value, Rotten) else value
+    if isinstance(known, Gone):
+        return Header(known.epoch, 0, known.incarnation, 2**31 - 1, 0)
+    return Header(known.epoch, known.logic, known.incarnation, known.attempt, known.due_at)
+
+
+class Reading:
+    """A state and what could not be read of it, folded record by record under the rules of the log."""
+
+    def __init__(self, logic: int = LOGIC) -> None:
+        self.state = State(0, writes=logic)
+        self.epoch = 0
+        self.unreadable: dict[str, Rotten] = {}
+
+    def take(self, key: str, value: Event | Gone | Rotten) -> None:
+        entity = entity_of(key)
+        before = self.state.get(entity)
+        if not admits(header_of(value), self.epoch, header_of(before) if before else None):
+            return
+        self.epoch = header_of(value).epoch
+        self.unreadable.pop(key, None)
+        if isinstance(value, Rotten):
+            self.unreadable[key] = value
+        fold(self.state, entity, value if isinstance(value, Event) else None)
+
+    def set_aside(self) -> list[Unreadable]:
+        return [
+            Unreadable(entity_of(key), header_of(rotten).incarnation, "it is rotten")
+            for key, rotten in sorted(self.unreadable.items())
+        ]
+
+
 class Coordinator:
     def __init__(self, world: World, name: str, rank: int) -> None:
         self.world, self.name, self.rank = world, name, rank
         self.alive = True
         self.asleep_until = 0
+        self.logic = LOGIC
+        broker = world.broker
+        self.events, self.beats = broker.partition("events"), broker.partition("workers")
+        self.inputs = {topic: broker.partition(topic) for topic in INPUTS}
         self.start()
 
     def start(self) -> None:
-        self.state = State(0)
+        self.skew = self.world.skew()
+        self.begin()
+
+    def begin(self) -> None:
+        """From nothing: all it knows is what the log will tell."""
+        self.reading = Reading(self.logic)
         self.position = 0  # on events
         self.waiting: list[tuple[int, Any, Any]] = []
         self.heartbeats = 0
         self.leading = 0  # the producer's epoch while it believes that it leads
         self.swept = 0
 
+    @property
+    def state(self) -> State:
+        return self.reading.state
+
+    @property
+    def now(self) -> int:
+        return self.world.now + self.skew
+
     def step(self) -> None:
         if self.leading:
             self.lead()
         else:
-            self.follow()
-            if self.world.now - self.world.beaten > DETECTION_MS * (1 + self.rank):
+            if self.position < self.events.stable:
+                self.follow()
+            if self.world.now - self.world.beaten > DETECTION_MS * (1 + self.rank) and may_lead(self.state):
                 self.take_over()
 
     def follow(self) -> None:
         """Whole transactions only."""
-        found, self.position = self.world.broker.partition("events").read(self.position)
+        found, self.position = self.events.read(self.position)
         self.waiting += found
         last = max((i for i, (_, key, _) in enumerate(self.waiting) if key == "cursor/0"), default=-1)
         for _, key, value in self.waiting[: last + 1]:
-            fold(self.state, entity_of(key), value)
+            self.reading.take(key, value)
         del self.waiting[: last + 1]
 
     def take_over(self) -> None:
         """Fence, then read to the end, then write the election."""
-        broker = self.world.broker
         self.world.point(self, "fence")
-        epoch = broker.init(ID)
-        self.start()
+        epoch = self.world.broker.init(ID)
         self.follow()
         for _, key, value in self.waiting:  # compaction may have taken the cursors of what is left before the end
-            fold(self.state, entity_of(key), value)
+            self.reading.take(key, value)
         self.waiting.clear()
+        if not may_lead(self.state):  # newer logic has led since it looked
+            return
         self.leading = epoch
-        self.state.led_since = self.world.now
+        self.heartbeats = 0
+        self.state.heard.clear()
+        self.state.led_since = self.now
         self.world.beaten = self.world.now
         self.world.count("takeovers")
         leader = Leader(coordinator=self.name, reason="the leader before fell silent")
-        decision = activation(self.state, self.state.epoch + 1, self.world.now, leader)
+        aside = self.reading.set_aside()
+        decision = activation(self.state, self.state.epoch + 1, self.now, leader, aside)
+        self.reading.unreadable.clear()
         self.state.epoch += 1
-        self.write(decision, self.positions())
+        self.write(self.by_its_logic(decision), self.positions())
+
+    def by_its_logic(self, decision: Decision) -> Decision:
+        """Older logic had a bug: it forgot to promise the cleanup. Whoever follows it has to heal that."""
+        if self.logic == LOGIC or any(isinstance(e, Event) and e.transition == "restored" for e in decision.events):
+            return decision
+        kept = tuple(e for e in decision.events if isinstance(e, Gone) or e.transition != "promised")
+        return Decision(kept, decision.orders, decision.notes)
 
     def positions(self) -> dict[str, int]:
         cursor = self.state.cursor.state if self.state.cursor else None
@@ -77,29 +143,26 @@ class Coordinator:
         return {topic: known.get(topic, 0) for topic in INPUTS}
 
     def lead(self) -> None:
-        world = self.world
+        world, now = self.world, self.now
         world.beaten = world.now
         before = self.positions()
         positions = dict(before)
-        decided: list[Decision] = []
         inputs: list[tuple[Input, Cause]] = []
-        for topic in INPUTS:
-            found, positions[topic] = world.broker.partition(topic).read(
-                positions[topic], limit=world.rng.randint(1, 8)
-            )
-            inputs += [
-                (value, Cause(kind="INPUT", topic=topic, partition=0, offset=offset)) for offset, _, value in found
-            ]
-        beats, self.heartbeats = world.broker.partition("workers").read(self.heartbeats)
-        for _, _, said in beats:
-            note_heartbeat(self.state, said, world.now)
-            inputs.append((said, Cause(kind="DETECTOR", note="heartbeat")))
-        inputs += [(Timer(entity, due), Cause(kind="TIMER", note=entity)) for due, entity in self.state.due(world.now)]
-        if world.now - self.swept > 1000:
-            self.swept = world.now
-            inputs.append((Sweep(LEASE_MS), Cause(kind="STATE", note="sweep")))
+        for topic, partition in self.inputs.items():
+            if positions[topic] >= partition.stable:
+                continue
+            found, positions[topic] = partition.read(positions[topic], limit=world.rng.randint(1, 8))
+            for offset, _, value in found:
+                if isinstance(value, Rotten):
+                    world.count("dead letters")
+                else:
+                    inputs.append((value, Cause(kind="INPUT", topic=topic, partition=0, offset=offset)))
+        inputs += self.heartbeats_and_timers(now)
+        if not inputs and positions == before:
+            return
+        decided: list[Decision] = []
         for given, cause in inputs:
-            decision = decide(self.state, given, world.now, cause)
+            decision = self.by_its_logic(decide(self.state, given, now, cause))
             take_over(self.state, decision)  # the next input of the group sees it
             decided.append(decision)
         if positions != before or any(not d.is_empty for d in decided):
@@ -107,25 +170,50 @@ class Coordinator:
             orders = tuple(order for d in decided for order in d.orders)
             self.write(Decision(events, orders), positions, folded=True)
 
+    def heartbeats_and_timers(self, now: int) -> list[tuple[Input, Cause]]:
+        inputs: list[tuple[Input, Cause]] = []
+        if self.heartbeats < self.beats.stable:
+            beats, self.heartbeats = self.beats.read(self.heartbeats)
+            for _, _, said in beats:
+                note_heartbeat(self.state, said, now)
+                inputs.append((said, Cause(kind="DETECTOR", note="heartbeat")))
+        inputs += [(Timer(entity, due), Cause(kind="TIMER", note=entity)) for due, entity in self.state.due(now)]
+        if now - self.swept > 1000:
+            self.swept = now
+            note_silence(self.state, now, LEASE_MS)
+            inputs.append((Sweep(LEASE_MS), Cause(kind="STATE", note="sweep")))
+        return inputs
+
     def write(self, decision: Decision, positions: dict[str, int], *, folded: bool = False) -> None:
         """One transaction: events, orders, cursor. On any doubt about its outcome: start over from the log."""
         if not folded:
             take_over(self.state, decision)
         kept = tuple(Position(topic=t, partition=0, offset=o) for t, o in positions.items())
-        cursor = boundary(self.state, self.world.now, kept)
+        cursor = boundary(self.state, self.now, kept)
         fold(self.state, entity_of(cursor.entity), cursor)
-        broker, epoch = self.world.broker, self.leading
+        events = (*decision.events, cursor)
         try:
-            for event in (*decision.events, cursor):
-                self.world.point(self, "event")
-                broker.send(ID, epoch, "events", event.entity, event if isinstance(event, Event) else None)
-            for order in decision.orders:
-                self.world.point(self, "order")
-                withdrawn = isinstance(order, Withdrawal)
-                key = (order.worker, order.job, order.pipeline, order.task)
-                broker.send(ID, epoch, "orders", key, None if withdrawn else order)
-            self.world.commit(self, ID, epoch)
-        except (FencedError, NoAnswer):
-            self.start()  # the log tells
+            self.send(events, decision)
+            self.world.commit(self, ID, self.leading)
+        except FencedError:
+            self.world.leak(events)
+            self.begin()  # the log tells
             return
-        self.world.written(decision, cursor)
+        except NoAnswer:
+            self.unanswered()
+            return
+        self.world.count("transactions")
+
+    def unanswered(self) -> None:
+        """Never another transaction with this producer."""
+        self.begin()
+
+    def send(self, events: tuple[Event | Gone, ...], decision: Decision) -> None:
+        broker, epoch = self.world.broker, self.leading
+        for event in events:
+            self.world.point(self, "event")
+            broker.send(ID, epoch, "events", event.entity, event)
+        for order in decision.orders:
+            self.world.point(self, "order")
+            key = (order.worker, order.job, order.pipeline, order.task)
+            broker.send(ID, epoch, "orders", key, None if isinstance(order, Withdrawal) else order)

@@ -2,23 +2,50 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 from events.records import Staged
 from workers import happenings as h
 from workers.ledger import Identity
 
 Row = tuple[str, int, int, int, int]  # job, incarnation, pipeline, task, number
+Job = tuple[str, int]
+
+
+@functools.lru_cache(maxsize=1024)
+def parsed(body: str) -> Any:
+    return json.loads(body)
+
+
+@functools.lru_cache(maxsize=1024)
+def sizes(body: str) -> dict[tuple[int, int], int]:
+    """How many rows every task has to read, by pipeline and task; -1 for a source without end."""
+    specification = parsed(body)
+    found: dict[tuple[int, int], int] = {}
+    pipelines: dict[str, int] = {}
+    for source in specification["source"]:
+        sink = next(s["name"] for s in specification["sink"] if source["name"] in s["from"])
+        number = pipelines.setdefault(sink, len(pipelines))
+        first = sum(pipeline == number for pipeline, _ in found)
+        for task in range(first, first + source["parallelism"]):
+            found[number, task] = source["options"]["rows"]
+    return found
+
+
+def is_endless(body: str) -> bool:
+    return -1 in sizes(body).values()
 
 
 @dataclass
 class Data:
     """What is staged and what is published: both survive every process."""
 
-    staging: dict[tuple[str, int], dict[str, list[Row]]] = field(default_factory=dict)
-    published: Counter[Row] = field(default_factory=Counter)
+    staging: dict[Job, dict[str, list[Row]]] = field(default_factory=dict)
+    published: dict[Job, Counter[Row]] = field(default_factory=dict)
     identities: set[tuple[str, int, int, int]] = field(default_factory=set)
     names: int = 0
     twice: list[Row] = field(default_factory=list)
@@ -31,25 +58,36 @@ class Data:
         self.staging.setdefault((who.job, who.incarnation), {})[name] = rows
         return (Staged(name=name, rows=len(rows), size=8 * len(rows)),)
 
+    def is_published(self, effect: h.Publish) -> bool:
+        return (effect.job, effect.incarnation, effect.pipeline, effect.checkpoint) in self.identities
+
     def publish(self, effect: h.Publish) -> int:
         """Idempotent by the checkpoint's identity."""
         identity = (effect.job, effect.incarnation, effect.pipeline, effect.checkpoint)
         staged = self.staging.get((effect.job, effect.incarnation), {})
-        if identity in self.identities:
+        if self.is_published(effect):
             return 0
         missing = [piece.name for piece in effect.staged if piece.name not in staged]
         assert not missing, f"{identity} names {missing}, which is not staged"
         self.identities.add(identity)
         rows = [row for piece in effect.staged for row in staged[piece.name]]
-        self.published.update(rows)
-        self.twice += [row for row in rows if self.published[row] > 1]
+        published = self.published.setdefault((effect.job, effect.incarnation), Counter())
+        published.update(rows)
+        self.twice += [row for row in rows if published[row] > 1]
         return len(rows)
 
     def remove(self, job: str, incarnation: int) -> int:
         return len(self.staging.pop((job, incarnation), {}))
 
+    def rows_of(self, job: Job) -> dict[tuple[int, int], set[int]]:
+        """The numbers of the rows that each task has published."""
+        found: dict[tuple[int, int], set[int]] = {}
+        for _, _, pipeline, task, number in self.published.get(job, ()):
+            found.setdefault((pipeline, task), set()).add(number)
+        return found
 
-@dataclass
+
+@dataclass(slots=True)
 class Loop:
     """A running attempt: reads rows in slices, stages them at checkpoints."""
 
@@ -64,9 +102,8 @@ class Loop:
 
     @classmethod
     def start(cls, effect: h.StartTask) -> Loop:
-        source = json.loads(effect.deploy.specification)["source"][0]
-        position = int(effect.deploy.position or b"0")
-        return cls(effect.who, position, source["options"]["rows"])
+        who = effect.who
+        return cls(who, int(effect.deploy.position or b"0"), sizes(effect.deploy.specification)[who.pipeline, who.task])
 
     def read(self, count: int) -> None:
         end = self.position + count if self.total < 0 else min(self.total, self.position + count)

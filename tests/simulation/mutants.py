@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from msgspec.structs import replace
 
-from coordinator import checkpoint, commands, core, deploy, draft, ending, reports, settle, state
+from coordinator import checkpoint, commands, core, deploy, draft, ending, reports, restore, savepoint, settle, state
 from coordinator.draft import Draft
 from coordinator.lifecycle import TERMINAL_JOB
 from events import records
@@ -53,6 +53,23 @@ def _(stack: ExitStack) -> None:
     old = put(stack, reports, "mark_ready", silently)
 
 
+@mutant("R: marks are written only when all tasks are ready")
+def _(stack: ExitStack) -> None:
+    held: dict[Any, list[Any]] = {}
+
+    def all_or_none(draft: Draft, key: Any, task: records.Event, said: Any) -> None:
+        job = draft.state.jobs[key[0]]
+        waiting = held.setdefault((id(draft.state), key[0], task.incarnation, key[1]), [])
+        waiting.append((key, task.attempt, said))
+        ready = {w[0]: w for w in waiting if job.pipelines[key[1]].tasks[w[0][2]].attempt == w[1]}
+        if len(ready) == job.pipelines[key[1]].size:
+            for one, _, word in ready.values():
+                old(draft, one, job.pipelines[key[1]].tasks[one[2]], word)
+
+    put(stack, attempts, "repeat", lambda *a, **k: h.NOTHING)  # said once, as it was there
+    old = put(stack, reports, "mark_ready", all_or_none)
+
+
 @mutant("R: a mark outlives its attempt")
 def _(stack: ExitStack) -> None:
     def keep(self: Draft, entity: Entity) -> None:
@@ -92,10 +109,118 @@ def _(stack: ExitStack) -> None:
 
 @mutant("T: the end of a job promises no cleanup")
 def _(stack: ExitStack) -> None:
-    def forget(self: Draft, entity: Entity, transition: str, content: Any, **more: Any) -> Any:
-        return None if transition == "promised" else old(self, entity, transition, content, **more)
+    put(stack, ending, "promise_cleanup", lambda *a: None)
+    put(stack, settle, "promise_cleanup", lambda *a: None)
 
-    old = put(stack, Draft, "emit", forget)
+
+@mutant("T: cleanup deletes whatever job has the id now")
+def _(stack: ExitStack) -> None:
+    def anybody(draft: Draft, event: records.Event) -> None:
+        job = draft.state.jobs.get(event.job)
+        if job is not None and job.event is not None:
+            ending.delete_job(draft, event.job)
+        old(draft, event)
+
+    old = put(stack, reports, "finish_cleanup", anybody)
+
+
+@mutant("T: a restored job takes its predecessor's cleanup with it")
+def _(stack: ExitStack) -> None:
+    def all_of_it(draft: Draft, name: str) -> None:
+        cleanups = list(draft.state.jobs[name].cleanups)
+        old(draft, name)
+        for incarnation in cleanups:
+            draft.delete(Entity("cleanup", (name, incarnation)))
+
+    old = put(stack, restore, "delete_job", all_of_it)
+
+
+@mutant("B: a job is restored from what is completed but not published")
+def _(stack: ExitStack) -> None:
+    def completed(number: int, pipeline: Any) -> Any:
+        event = pipeline.checkpoint
+        if event is None or event.to == "COMMITTED":
+            return old(number, pipeline)
+        known = checkpoint.checkpoint_of(event)
+        return records.RestorePoint(
+            pipeline=number, checkpoint=known.id, positions=tuple(ack.position for ack in known.acks)
+        )
+
+    old = put(stack, ending, "committed_point", completed)
+
+
+@mutant("a savepoint takes the checkpoint that is there already")
+def _(stack: ExitStack) -> None:
+    put(stack, savepoint, "_counts", lambda pipeline, after: pipeline.checkpoint is not None)
+
+
+@mutant("R: a record that can't be read is taken for nothing")
+def _(stack: ExitStack) -> None:
+    put(stack, coordinators.Reading, "set_aside", lambda self: [])
+
+
+@mutant("B: the fold accepts records of a lower epoch")
+def _(stack: ExitStack) -> None:
+    put(stack, coordinators, "admits", lambda *a: True)
+
+
+@mutant("after a commit without an answer the same producer goes on")
+def _(stack: ExitStack) -> None:
+    def same_producer(self: coordinators.Coordinator) -> None:
+        epoch = self.leading
+        self.begin()
+        self.follow()
+        self.waiting.clear()
+        self.leading = epoch
+
+    put(stack, coordinators.Coordinator, "unanswered", same_producer)
+
+
+@mutant("after a commit without an answer the leader goes on from memory")
+def _(stack: ExitStack) -> None:
+    put(stack, coordinators.Coordinator, "unanswered", lambda self: None)
+
+
+@mutant("older logic leads over what newer logic has written")
+def _(stack: ExitStack) -> None:
+    put(stack, coordinators, "may_lead", lambda state: True)
+
+
+@mutant("O: publishing is given up at the first lasting failure, whoever else was told")
+def _(stack: ExitStack) -> None:
+    put(stack, checkpoint, "holders", lambda draft, pipeline: set())
+
+
+@mutant("O: a worker publishes although its lease has run out")
+def _(stack: ExitStack) -> None:
+    put(stack, workers, "may_publish", lambda *a: True)
+
+
+@mutant("D: a deploy of what runs fails because it already exists")
+def _(stack: ExitStack) -> None:
+    def exists(held: Any, order: Any, now: int, settings: Any) -> Any:
+        failed = h.say(held.who, records.TaskFailed(reason="it already exists"), now, settings)
+        return h.Outcome(reports=(failed,))
+
+    put(stack, attempts, "_deploy_again", exists)
+
+
+@mutant("D: what runs astray on a worker goes on")
+def _(stack: ExitStack) -> None:
+    put(stack, core, "stop_strays", lambda *a: None)
+
+
+@mutant("a checkpoint's number is used again after it was aborted")
+def _(stack: ExitStack) -> None:
+    def back(draft: Draft, job: Any, number: int, reason: str, **more: Any) -> int:
+        failures = int(old(draft, job, number, reason, **more))
+        event, known = checkpoint.pipeline_of(job.pipelines[number])
+        draft.emit(Entity("pipeline", (event.job, number)), "delayed",
+                   replace(known, next_checkpoint=known.next_checkpoint - 1), incarnation=event.incarnation,
+                   due_at=event.due_at)  # fmt: skip
+        return failures
+
+    old = put(stack, reports, "abort", back)
 
 
 @mutant("Z: a new leader does not see that a job has ended")
@@ -204,7 +329,7 @@ def _(stack: ExitStack) -> None:
 
 @mutant("every late report withdraws the order under its key")
 def _(stack: ExitStack) -> None:
-    put(stack, reports, "is_wanted", lambda state, report: False)
+    put(stack, reports, "is_wanted", lambda *a: False)
 
 
 @mutant("orders are never withdrawn")

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from events.records import TaskFailed
 from tests.simulation.data import Loop
 from workers import happenings as h
-from workers.core import decide, heartbeat
+from workers.core import decide, heartbeat, may_publish
 from workers.ledger import Identity, Ledger, apply
 
 if TYPE_CHECKING:
@@ -24,12 +25,14 @@ class Worker:
         self.ledger = Ledger()  # the disk
         self.position = 0  # on orders; kept with the ledger
         self.instances = 0
+        self.orders = world.broker.partition("orders")
         self.start()
 
     def start(self) -> None:
         self.instances += 1
+        self.skew = self.world.skew()
         self.loops: dict[Identity, Loop] = {}
-        self.publishing: list[h.Publish] = []
+        self.publishing: list[tuple[int, h.Publish]] = []
         self.removing: list[h.RemoveStaging] = []
         self.beaten = -HEARTBEAT_MS
         self.settings = h.Settings(
@@ -45,17 +48,26 @@ class Worker:
         self.give(h.Restarted())
 
     def lose_disk(self) -> None:
-        self.ledger, self.position = Ledger(), len(self.world.broker.partition("orders").stored)
+        self.ledger, self.position = Ledger(), len(self.orders.stored)
+
+    @property
+    def now(self) -> int:
+        return self.world.now + self.skew
 
     def give(self, it: h.Input) -> None:
         """Decide, make the change durable, then act, then report: with a chance to die in between."""
-        outcome = decide(self.ledger, it, self.world.now, self.settings)
+        outcome = decide(self.ledger, it, self.now, self.settings)
         apply(self.ledger, outcome.changes)
         for effect in outcome.effects:
             self.world.point(self, "effect")
             self.act(effect)
         for report in outcome.reports:
             self.world.point(self, "report")
+            loop = self.loops.get(
+                Identity(report.job, report.incarnation, report.pipeline, report.task, report.attempt)
+            )
+            lie = loop is not None and not loop.stopping and isinstance(report.happening, TaskFailed)
+            self.world.checker.must(not lie, f"{self.name} says that a running attempt failed: {report.happening}")
             self.world.deliver("reports", report.job, report)
 
     def act(self, effect: h.Effect) -> None:
@@ -69,23 +81,26 @@ class Worker:
             if effect.who in self.loops:
                 self.loops[effect.who].stage = effect.checkpoint
         elif isinstance(effect, h.Publish):
-            self.publishing.append(effect)
+            long = self.world.chance("publishing takes long", 0.15)
+            self.publishing.append((self.now + (self.world.rng.randint(100, 1500) if long else 0), effect))
         else:
             self.removing.append(effect)
 
     def step(self) -> None:
         world = self.world
         if not world.is_cut(self):
-            self.follow_orders()
+            if self.position < self.orders.stable:
+                self.follow_orders()
             if world.now - self.beaten >= HEARTBEAT_MS:
                 self.beaten = world.now
                 self.give(h.Reached())
-                world.broker.append("workers", self.name, heartbeat(self.ledger, world.now, self.settings))
+                world.broker.append("workers", self.name, heartbeat(self.ledger, self.now, self.settings))
         if world.steps % 4 == 0:
             self.give(h.Tick())
         for who in list(self.loops):
             self.work(self.loops[who])
-        self.publish()
+        if self.publishing:
+            self.publish()
         for effect in self.removing[:1]:
             self.removing.remove(effect)
             if world.chance("staging stuck", 0.05):
@@ -95,7 +110,7 @@ class Worker:
                 self.give(h.StagingGone(effect.job, effect.incarnation, removed))
 
     def follow_orders(self) -> None:
-        found, position = self.world.broker.partition("orders").read(self.position)
+        found, position = self.orders.read(self.position)
         for offset, (worker, job, pipeline, task), order in found:
             if worker == self.name:
                 self.give(h.Withdrawn(job, pipeline, task) if order is None else order)
@@ -125,17 +140,23 @@ class Worker:
         if world.chance("stall", 0.001):
             return
         loop.read(world.rng.randint(0, 5))
-        self.give(h.Progressed(who, loop.position, 8 * loop.position, world.now))
+        self.give(h.Progressed(who, loop.position, 8 * loop.position, self.now))
         if loop.position == loop.total and not loop.exhausted:
             loop.exhausted = True
             self.give(h.Exhausted(who, b"%d" % loop.position))
 
     def publish(self) -> None:
-        for effect in self.publishing[:1]:
-            self.publishing.remove(effect)
+        for at, effect in [each for each in self.publishing if each[0] <= self.now][:1]:
+            self.publishing.remove((at, effect))
             who = (effect.job, effect.incarnation, effect.pipeline, effect.checkpoint)
+            if not may_publish(self.ledger, effect.lease, self.now, self.settings):
+                self.give(h.PublishFailed(*who, "the lease is lost"))
+                continue
             if self.world.chance("sink refuses", 0.1):
-                self.give(h.PublishFailed(*who, "commit conflict"))
+                self.give(h.PublishFailed(*who, "database lock"))
+                continue
+            if not self.world.data.is_published(effect) and self.world.is_refused(effect):
+                self.give(h.PublishFailed(*who, "commit conflict", lasting=True, conclusive=effect.conclusive))
                 continue
             rows = self.world.data.publish(effect)
             self.world.point(self, "published")
