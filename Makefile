@@ -45,8 +45,9 @@ lock:            ## resolve the requirements anew (needs uv)
 records: setup   ## write events/records.py anew from schemas/*.avsc
 	@$(BIN)/python -m schemas.generate
 
-docs: setup      ## write docs/lifecycles.md anew from the life-cycle tables
+docs: setup      ## write the generated pages of docs/ anew: life cycles and configuration
 	@$(BIN)/python -c 'from coordinator import lifecycle; print(lifecycle.page(), end="")' > docs/lifecycles.md
+	@$(BIN)/python -m detent config docs > docs/configuration.md
 
 clean:           ## remove what setup and runs left in this folder
 	rm -rf .venv .detent .hypothesis .mypy_cache .pytest_cache .ruff_cache *.egg-info

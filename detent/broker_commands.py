@@ -16,6 +16,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from detent.options import Changes, ConfigFile, StateDir, settings_for
+from detent.settings_sources import flag
 from events.broker_launch import BrokerFailed, log_tail
 from events.broker_state import BrokerStatus, broker_directory, is_used
 from events.embedded import DEFAULT_HEAP, STOP_LIMIT_S, EmbeddedBroker, answers, status, stop
@@ -29,18 +31,11 @@ app = typer.Typer(
     "directory. It starts when something needs it and ends with its last user.",
     no_args_is_help=True,
 )
-StateDir = Annotated[
-    Path,
-    typer.Option(
-        "--state-dir", envvar="DETENT_STATE", help="Where Detent keeps its state; the broker's is in broker/ there."
-    ),
-]
-DEFAULT_STATE_DIR = Path(".detent")
 
 
 @app.command("run")
 def run_broker(
-    state_dir: StateDir = DEFAULT_STATE_DIR,
+    state_dir: StateDir = None,
     properties: Annotated[
         list[str] | None,
         typer.Option("--property", metavar="NAME=VALUE", help="A server property of Kafka; may be given many times."),
@@ -49,6 +44,8 @@ def run_broker(
         int | None, typer.Option(help="The port to listen on; without it, the last one or a free one.")
     ] = None,
     heap: Annotated[str, typer.Option(help="The JVM's largest heap.")] = DEFAULT_HEAP,
+    config: ConfigFile = None,
+    changes: Changes = None,
 ) -> None:
     """Run the broker in the foreground, until Ctrl-C or SIGTERM.
 
@@ -58,32 +55,36 @@ def run_broker(
     """
     overrides = _parse_properties(properties) if properties else None
     leave = threading.Event()
-    broker = EmbeddedBroker(state_dir, overrides=overrides, port=port, heap=heap)
+    directory = _state_dir(state_dir, config, changes)
+    broker = EmbeddedBroker(directory, overrides=overrides, port=port, heap=heap)
     with broker:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: leave.set())
         _say(f"The broker is ready.\n\n  bootstrap.servers  {broker.bootstrap_servers}")
         _say(f"  data and log       {broker.directory}\n")
-        _say(f"Stop it with Ctrl-C here, or anywhere with: detent broker stop --state-dir {state_dir}")
+        _say(f"Stop it with Ctrl-C here, or anywhere with: detent broker stop --state-dir {directory}")
         while not leave.wait(LOOK_INTERVAL_S):
             if not broker.status.is_alive():
                 _explain_end(broker.directory)
                 return
-    _await_end(state_dir)
+    _await_end(directory)
 
 
 @app.command("status")
 def show_status(
-    state_dir: StateDir = DEFAULT_STATE_DIR,
+    state_dir: StateDir = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")] = False,
+    config: ConfigFile = None,
+    changes: Changes = None,
 ) -> None:
     """Say whether the broker runs, and where. Exit code 0 when it does, 3 when not."""
-    found = status(state_dir)
+    directory = _state_dir(state_dir, config, changes)
+    found = status(directory)
     answering = found is not None and answers(found, timeout_s=2.0)
     if as_json:
         typer.echo(json.dumps(_describe(found, answering)))
     elif found is None:
-        _say(f"No broker runs in {broker_directory(state_dir)}. It starts when something needs it.")
+        _say(f"No broker runs in {broker_directory(directory)}. It starts when something needs it.")
     else:
         state = "is stopping" if found.stopping else "runs" if answering else "runs, but does not answer (yet)"
         _say(f"The broker {state}.\n\n  bootstrap.servers  {found.bootstrap_servers}")
@@ -95,12 +96,17 @@ def show_status(
 
 
 @app.command("stop")
-def stop_broker(state_dir: StateDir = DEFAULT_STATE_DIR) -> None:
+def stop_broker(state_dir: StateDir = None, config: ConfigFile = None, changes: Changes = None) -> None:
     """Stop the broker, even while others use it. Its data stays."""
-    if stop(state_dir):
+    directory = _state_dir(state_dir, config, changes)
+    if stop(directory):
         _say("The broker has stopped. Its data is kept.")
     else:
-        _say(f"No broker runs in {broker_directory(state_dir)}: nothing to stop.")
+        _say(f"No broker runs in {broker_directory(directory)}: nothing to stop.")
+
+
+def _state_dir(state_dir: Path | None, config: Path | None, changes: list[str] | None) -> Path:
+    return Path(settings_for(config, changes, flag("--state-dir", "state_dir", state_dir)).settings.state_dir)
 
 
 def _parse_properties(properties: list[str]) -> dict[str, str]:

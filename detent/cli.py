@@ -6,13 +6,13 @@ purpose becomes one paragraph on stderr and exit code 1; a traceback is for prog
 
 from __future__ import annotations
 
-import logging
 import sys
 
 import typer
 from rich.console import Console
 
-from detent import broker_commands, demo
+from detent import broker_commands, config_commands, demo, logs
+from detent.settings import Log
 from events.errors import DetentError
 
 
@@ -28,6 +28,7 @@ def build_app() -> typer.Typer:
     )
     app.callback()(_no_options)  # keeps `detent broker …` a group, however few commands there are
     app.add_typer(broker_commands.app, name="broker")
+    app.add_typer(config_commands.app, name="config")
     app.command("demo")(demo.run_demo)
     return app
 
@@ -38,9 +39,7 @@ def _no_options() -> None:
 
 def main() -> None:
     """The entry point."""
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
-    # The client library warns of what passes by itself (a coordinator that loads, a retry).
-    logging.getLogger("events.librdkafka").setLevel(logging.ERROR)
+    logs.set_up(Log(level="warning"))  # until a command knows its settings
     try:
         build_app()()
     except DetentError as error:

@@ -18,6 +18,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table as Grid
 
+from detent.options import Changes, ConfigFile, StateDir, settings_for
+from detent.settings_sources import flag
 from events.cluster import Cluster
 from events.codec import Codec, SchemaBook
 from events.embedded import EmbeddedBroker
@@ -224,12 +226,16 @@ def restart_from_mirror(cluster: Cluster, codec: Codec, facts: TopicFacts, path:
     console.print(f"a restart from the mirror replays {restarted.replayed} events: {1000 * restarted.took_s:.0f} ms")
 
 
-def run_demo() -> None:
-    """See the log at work: a leader killed with -9, its successor, the story told from the log. Takes seconds."""
+def run_demo(state_dir: StateDir = None, config: ConfigFile = None, changes: Changes = None) -> None:
+    """See the log at work: a leader killed with -9, its successor, the story told from the log. Takes seconds.
+
+    It always uses the embedded broker, whatever kafka.bootstrap_servers says.
+    """
+    settings = settings_for(config, changes, flag("--state-dir", "state_dir", state_dir)).settings
     console = Console(highlight=False, soft_wrap=True)
     if not console.is_terminal:
         console.width = 110  # a pipe has no width of its own
-    with EmbeddedBroker() as broker, tempfile.TemporaryDirectory(prefix="detent-demo-") as scratch:
+    with EmbeddedBroker(settings.state_dir) as broker, tempfile.TemporaryDirectory(prefix="detent-demo-") as scratch:
         console.print(f"a real Kafka broker runs at {broker.bootstrap_servers}, its data in {broker.directory}")
         cluster = Cluster(broker.bootstrap_servers, prefix=f"demo-{uuid.uuid4().hex[:6]}", shards=1)
         facts = ensure_topics(cluster)["events"]

@@ -6,13 +6,17 @@ The one place where a librdkafka property is set. It holds no state and opens no
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
-from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
+from events.errors import PropertyRefused
+
 Properties = dict[str, str | int | float | bool]
+Client = TypeVar("Client")
 
 # librdkafka's own log lines go to Python's logging, where the application decides what to do with them.
 LOG = logging.getLogger("events.librdkafka")
@@ -84,26 +88,36 @@ class Cluster:
     bootstrap_servers: str
     prefix: str = "detent"
     shards: int = 4
-    # Any other librdkafka property (security, tuning); it wins over Detent's own.
-    properties: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    # Any other librdkafka property (security, tuning); it wins over Detent's own. Not shown: there may be secrets.
+    properties: Mapping[str, str | int | float | bool] = field(default_factory=dict, repr=False)
 
     def topic(self, name: str) -> str:
         return f"{self.prefix}.{name}"
 
     def admin(self) -> AdminClient:
-        return AdminClient(self._with({}), logger=LOG)
+        properties = self._with({})
+        return _made(lambda: AdminClient(properties, logger=LOG))
 
     def consumer(self, **properties: str | int | float | bool) -> Consumer:
-        return Consumer(self._with(READING, _dotted(properties)), logger=LOG)
+        merged = self._with(READING, _dotted(properties))
+        return _made(lambda: Consumer(merged, logger=LOG))
 
     def producer(self, **properties: str | int | float | bool) -> Producer:
-        return Producer(self._with(WRITING, _dotted(properties)), logger=LOG)
+        merged = self._with(WRITING, _dotted(properties))
+        return _made(lambda: Producer(merged, logger=LOG))
 
     def _with(self, *more: Mapping[str, str | int | float | bool]) -> Properties:
         merged: Properties = {"bootstrap.servers": self.bootstrap_servers, **EVERYWHERE}
         for properties in more:
             merged |= properties
         return merged | dict(self.properties)
+
+
+def _made(client: Callable[[], Client]) -> Client:
+    try:
+        return client()
+    except KafkaException as error:
+        raise PropertyRefused(error.args[0].str()) from error
 
 
 def _dotted(properties: Mapping[str, str | int | float | bool]) -> Properties:

@@ -111,6 +111,16 @@ class BrokerUnreachable(DetentError):
 
 
 @dataclass(eq=False)
+class PropertyRefused(DetentError):
+    """The Kafka client does not take its properties."""
+
+    reason: str
+
+    def message(self) -> str:
+        return f"the Kafka client does not take its properties: {self.reason}. Check the settings kafka.*."
+
+
+@dataclass(eq=False)
 class TransactionAborted(DetentError):
     """Nothing of the transaction is or will be visible. Go back to the cursor and decide again."""
 
