@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka.admin import AdminClient
 
 Properties = dict[str, str | int | float | bool]
+Log = logging.Logger | logging.LoggerAdapter[logging.Logger]
 
 # librdkafka's own log lines go to Python's logging, where the application decides what to do with them.
 LOG = logging.getLogger("events.librdkafka")
@@ -96,8 +97,8 @@ class Cluster:
     def consumer(self, **properties: str | int | float | bool) -> Consumer:
         return Consumer(self._with(READING, _dotted(properties)), logger=LOG)
 
-    def producer(self, **properties: str | int | float | bool) -> Producer:
-        return Producer(self._with(WRITING, _dotted(properties)), logger=LOG)
+    def producer(self, *, logger: Log = LOG, **properties: str | int | float | bool) -> Producer:
+        return Producer(self._with(WRITING, _dotted(properties)), logger=logger)
 
     def _with(self, *more: Mapping[str, str | int | float | bool]) -> Properties:
         merged: Properties = {"bootstrap.servers": self.bootstrap_servers, **EVERYWHERE}

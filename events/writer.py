@@ -21,10 +21,11 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from events.cluster import LOG as LIBRDKAFKA_LOG
 from events.cluster import SOCKET_TIMEOUT_MS, Cluster, passes
 from events.codec import Codec
 from events.errors import BrokerUnreachable, DetentError, Fenced, OutcomeUnknown, RecordTooLarge, TransactionAborted
@@ -63,6 +64,14 @@ def outgoing_events(codec: Codec, shard: int, events: Sequence[Event]) -> list[O
     ]
 
 
+class OpeningLog(logging.LoggerAdapter[logging.Logger]):
+    """librdkafka warns of every "try again" while a writer opens, of which there are several when all is well. They are
+    for debugging; the writer itself says so when it takes long."""
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        super().log(logging.DEBUG if args[:1] == ("GETPID",) else level, msg, *args, **kwargs)
+
+
 def shard_producer(
     cluster: Cluster, transactional_id: str, max_record_bytes: int, transaction_timeout_ms: int
 ) -> Producer:
@@ -74,6 +83,7 @@ def shard_producer(
         socket_timeout_ms=min(SOCKET_TIMEOUT_MS, transaction_timeout_ms),  # the client demands it
         message_max_bytes=max_record_bytes + OVERHEAD,
         queue_buffering_max_messages=1_000_000,
+        logger=OpeningLog(LIBRDKAFKA_LOG, {}),
     )
 
 
