@@ -95,6 +95,13 @@ def activation(state: State, epoch: int, now: int, leader: Leader, unreadable: S
     return draft.decision()
 
 
+def resignation(state: State, now: int, leader: Leader) -> Decision:
+    """What a leader writes last when it goes of its own accord: whoever reads it need not wait for silence."""
+    draft = Draft(state, now, Cause(kind="ELECTION", note=leader.reason))
+    draft.emit(Entity("leader", (state.shard,)), "resigned", leader, incarnation=0)
+    return draft.decision()
+
+
 def may_lead(state: State) -> bool:
     """Older logic does not lead over what newer logic has written: it would not understand it."""
     return state.logic <= state.writes

@@ -17,6 +17,7 @@ from events.errors import PropertyRefused
 
 Properties = dict[str, str | int | float | bool]
 Client = TypeVar("Client")
+Log = logging.Logger | logging.LoggerAdapter[logging.Logger]
 
 # librdkafka's own log lines go to Python's logging, where the application decides what to do with them.
 LOG = logging.getLogger("events.librdkafka")
@@ -102,9 +103,9 @@ class Cluster:
         merged = self._with(READING, _dotted(properties))
         return _made(lambda: Consumer(merged, logger=LOG))
 
-    def producer(self, **properties: str | int | float | bool) -> Producer:
+    def producer(self, *, logger: Log = LOG, **properties: str | int | float | bool) -> Producer:
         merged = self._with(WRITING, _dotted(properties))
-        return _made(lambda: Producer(merged, logger=LOG))
+        return _made(lambda: Producer(merged, logger=logger))
 
     def _with(self, *more: Mapping[str, str | int | float | bool]) -> Properties:
         merged: Properties = {"bootstrap.servers": self.bootstrap_servers, **EVERYWHERE}

@@ -69,6 +69,12 @@ class Beat(Record, frozen=True, kw_only=True):
     time: int
     # The shards it leads.
     shards: tuple[ShardLed, ...] = ()
+    # The shards that it follows and could lead at once.
+    standing_by: tuple[int, ...] = ()
+    # The version of its decision logic.
+    logic: int = 0
+    # When this instance started, by its own clock. Milliseconds since 1970 UTC.
+    started_at: int = 0
 
 
 class Cancel(Record, frozen=True, kw_only=True):
@@ -387,7 +393,11 @@ class Leader(Record, frozen=True, kw_only=True):
     address: str = ""
     # Its software version.
     version: str = ""
-    # Why it took over.
+    # The process of it.
+    instance: str = ""
+    # When it resigned: the coordinator that is to lead next; empty for whoever is first.
+    successor: str = ""
+    # Why it took over, or resigned.
     reason: str = ""
 
 

@@ -1,0 +1,114 @@
+"""A shard as one process knows it: the newest bytes of every key, and the state decoded from them, in step.
+
+It follows the log, leading or not. While its process leads, the state is ahead of the log by what is being written;
+`resume` brings it back in step when that did not come about. One thread at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+
+from coordinator.quarantine import Unreadable
+from coordinator.state import State, entity_of, fold
+from events.cluster import Cluster
+from events.codec import Codec, peek
+from events.errors import Place, UnreadableKey, UnreadableRecord
+from events.keys import Entity
+from events.mirror import Mirror
+from events.records import Event
+from events.recovery import now_ms, recover
+from events.table import Poison, Raw
+
+LOG = logging.getLogger(__name__)
+MIRROR_EVERY_S = 1.0
+
+
+class Replica:
+    def __init__(self, cluster: Cluster, shard: int, codec: Codec, mirror: Mirror | None = None) -> None:
+        """Replays the shard. What can't be read is kept in `unreadable` until it is set aside."""
+        self.shard = shard
+        self._codec, self._mirror = codec, mirror
+        self._unmirrored: dict[bytes, bytes | None] = {}
+        self._mirrored_at = time.monotonic()
+        self.poison: list[Poison] = []
+        recovered = recover(cluster, shard, codec, mirror, poison=self.poison.append)
+        self._follower = recovered.follower
+        self.table = recovered.follower.table
+        self.replayed, self.replay_s = recovered.replayed, recovered.took_s
+        self.unreadable: dict[bytes, Unreadable] = {}
+        self.state = State(shard, shards=cluster.shards)
+        self._take(self.table.values)
+        self.heard_s = time.monotonic()  # when the log last moved
+
+    def close(self) -> None:
+        self._follower.close()
+        if self._mirror is not None:
+            self._mirror.close()
+
+    def advance(self, timeout_s: float, *, leading: bool = False) -> int:
+        """Follow the log by the transactions that have ended since. A leader's own are in its state already."""
+        changed: dict[bytes, bytes | None] = {}
+        for applied in self._follower.advance(timeout_s):
+            changed |= applied.changed
+        if changed:
+            self.heard_s = time.monotonic()
+            self._unmirrored |= changed
+            if not leading:
+                self._take(changed)
+        if self._unmirrored and time.monotonic() - self._mirrored_at > MIRROR_EVERY_S:
+            self._record()
+        return len(changed)
+
+    def catch_up(self) -> int:
+        """To the end of the log as it is now: after fencing. Returns how many records that took."""
+        self._follower.touched.clear()
+        count = self._follower.catch_up(remember=True)
+        changed = {key: self.table.values.get(key) for key in self._follower.touched if key is not None}
+        self._follower.touched.clear()
+        self._unmirrored |= changed
+        self._take(changed)
+        return count
+
+    def set_aside(self) -> list[Unreadable]:
+        return [self.unreadable[key] for key in sorted(self.unreadable)]
+
+    def _record(self) -> None:
+        self._mirrored_at = time.monotonic()
+        changed, self._unmirrored = self._unmirrored, {}
+        if self._mirror is not None:
+            self._mirror.record(changed, self.table, now_ms())
+
+    def _take(self, keys: Iterable[bytes]) -> None:
+        """Bring the state in step with the table for these keys."""
+        for key in keys:
+            try:
+                entity = entity_of(key.decode())
+            except (UnreadableKey, UnicodeDecodeError) as error:
+                self.poison.append(Poison(Raw(-1, key, self.table.values.get(key)), str(error)))
+                continue
+            self.unreadable.pop(key, None)
+            fold(self.state, entity, self._read(key, entity))
+
+    def _read(self, key: bytes, entity: Entity) -> Event | None:
+        value = self.table.values.get(key)
+        if value is None:
+            return None
+        try:
+            event = self._codec.decode(value, Event, Place("events", self.shard, -1))
+            if event.entity != entity.text:
+                raise UnreadableRecord(Place("events", self.shard, -1), f"it is about {event.entity}")
+        except UnreadableRecord as error:
+            LOG.error("unreadable record shard=%d entity=%s reason=%s", self.shard, entity.text, error)
+            self.poison.append(Poison(Raw(-1, key, value), str(error)))
+            self.unreadable[key] = Unreadable(entity, _incarnation(value), error.reason)
+            return None
+        return event
+
+
+def _incarnation(value: bytes) -> int:
+    try:
+        return peek(value).incarnation
+    except ValueError:
+        return 0
