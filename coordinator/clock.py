@@ -1,5 +1,5 @@
-"""The time that decisions are given: milliseconds since 1970, but never jumping. Leases and deadlines are counted in it,
-so a clock that somebody sets must not make a worker look dead. What a jump changed is made up for slowly."""
+"""The time that decisions are given: milliseconds since 1970, but never jumping. Leases and deadlines are counted in
+it, so a clock that somebody sets must not make a worker look dead. What a jump changed is made up for slowly."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
 """A shard as one process knows it: the newest bytes of every key, and the state decoded from them, in step.
 
-It follows the log, leading or not. While its process leads, the state is ahead of the log by what is being written;
-`resume` brings it back in step when that did not come about. One thread at a time.
+Standing by, it follows the log. While its process leads, it takes over what that writes, and the state is ahead by what
+is being written just now. One thread at a time.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from coordinator.quarantine import Unreadable
 from coordinator.state import State, entity_of, fold
@@ -47,22 +47,22 @@ class Replica:
         if self._mirror is not None:
             self._mirror.close()
 
-    def advance(self, timeout_s: float, *, leading: bool = False) -> int:
-        """Follow the log by the transactions that have ended since. A leader's own are in its state already."""
+    def advance(self, timeout_s: float) -> int:
+        """Follow the log by the transactions that have ended since."""
         changed: dict[bytes, bytes | None] = {}
         for applied in self._follower.advance(timeout_s):
             changed |= applied.changed
         if changed:
             self.heard_s = time.monotonic()
             self._unmirrored |= changed
-            if not leading:
-                self._take(changed)
-        if self._unmirrored and time.monotonic() - self._mirrored_at > MIRROR_EVERY_S:
-            self._record()
+            self._take(changed)
+        self._record_now_and_then()
         return len(changed)
 
     def catch_up(self) -> int:
         """To the end of the log as it is now: after fencing. Returns how many records that took."""
+        if self._follower.is_amid:
+            self._follower.rewind()
         self._follower.touched.clear()
         count = self._follower.catch_up(remember=True)
         changed = {key: self.table.values.get(key) for key in self._follower.touched if key is not None}
@@ -71,10 +71,33 @@ class Replica:
         self._take(changed)
         return count
 
+    def lead(self) -> None:
+        """From now on what is written here is all that is new: it need not be read back."""
+        self._follower.pause()
+
+    def own(self, written: Mapping[bytes, bytes | None], next_offset: int) -> None:
+        """A transaction of this process is on the log. The state has it already."""
+        values = self.table.values
+        for key, value in written.items():
+            if value is None:
+                values.pop(key, None)
+            else:
+                values[key] = value
+        self.table.epoch, self.table.next_offset = self.state.epoch, next_offset
+        self._unmirrored.update(written)
+        self._record_now_and_then()
+
+    def follow(self) -> None:
+        """Lead no longer: read on from the last transaction that is known to be on the log."""
+        self._follower.rewind()
+        self.heard_s = time.monotonic()
+
     def set_aside(self) -> list[Unreadable]:
         return [self.unreadable[key] for key in sorted(self.unreadable)]
 
-    def _record(self) -> None:
+    def _record_now_and_then(self) -> None:
+        if not self._unmirrored or time.monotonic() - self._mirrored_at < MIRROR_EVERY_S:
+            return
         self._mirrored_at = time.monotonic()
         changed, self._unmirrored = self._unmirrored, {}
         if self._mirror is not None:

@@ -172,9 +172,9 @@ class Coordinator(Section, frozen=True):
     group_bytes: Annotated[int, number(1024, 64 * MIB, "The most bytes of inputs that one transaction answers.")] = (
         4 * MIB
     )
-    group_ms: Annotated[
-        int, number(0, 1000, "How long it waits for more inputs before it commits what it has. 0: not at all.")
-    ] = 5
+    group_ms: Annotated[int, number(0, 1000, "How long it goes on deciding before it commits what it has decided.")] = (
+        50
+    )
     transaction_timeout_ms: Annotated[
         int, number(1000, 900_000, "After how long the broker gives up a transaction whose writer is gone.")
     ] = 5000

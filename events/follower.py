@@ -86,6 +86,20 @@ class Follower:
             self.touched.update(run.keys)
         return len(messages)
 
+    def pause(self) -> None:
+        """Fetch nothing until `rewind`: for who writes the log itself."""
+        self.reader.pause()
+
+    def rewind(self) -> None:
+        """Go on from the table's own place, the end of a transaction. What was read of the next one is read again."""
+        self._cutter = WholeTransactions(self.table.cursor_key)
+        self.reader.go_to(self.table.next_offset)
+
+    @property
+    def is_amid(self) -> bool:
+        """Whether part of a transaction was read and its end was not."""
+        return self._cutter.is_amid
+
     def advance(self, timeout_s: float, limit: int = BATCH) -> list[Applied]:
         """The transactions that have ended since, folded one by one; none when nothing ends in time."""
         applied = []

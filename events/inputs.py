@@ -16,6 +16,7 @@ from events.reader import UnreadablePartition, offset_of
 from events.topics import answered
 
 Partition = tuple[str, int]  # topic without its prefix, and partition
+END = -1
 
 
 class Input(NamedTuple):
@@ -34,14 +35,16 @@ class InputsReader:
     """One consumer on several partitions. Not for several threads at once."""
 
     def __init__(self, cluster: Cluster, starts: Mapping[Partition, int | None]) -> None:
-        """Begin at these offsets; None is the first one that the log has."""
+        """Begin at these offsets; None is the first one that the log has, END what comes from now on."""
         self._cluster = cluster
         self._consumer: Consumer = cluster.consumer(queued_min_messages=20_000, queued_max_messages_kbytes=32_768)
         self._names = {cluster.topic(topic): topic for topic, _ in starts}
         self.positions: dict[Partition, int] = {}
         for (topic, partition), start in starts.items():
-            known = start if start is not None else self._first(topic, partition)
-            self.positions[topic, partition] = known
+            if start is None or start == END:
+                first, after = self._bounds(topic, partition)
+                start = first if start is None else after
+            self.positions[topic, partition] = start
         self.go_to(self.positions)
 
     def close(self) -> None:
@@ -74,12 +77,12 @@ class InputsReader:
             raise UnreadablePartition(place, f"{error.str()} ({error.name()})")
         return False
 
-    def _first(self, topic: str, partition: int) -> int:
+    def _bounds(self, topic: str, partition: int) -> tuple[int, int]:
         at = TopicPartition(self._cluster.topic(topic), partition)
         found: tuple[int, int] = answered(
             self._cluster,
-            f"asking for the beginning of {topic}/{partition}",
+            f"asking for the bounds of {topic}/{partition}",
             30.0,
             lambda: self._consumer.get_watermark_offsets(at, timeout=3),
         )
-        return found[0]
+        return found

@@ -61,6 +61,10 @@ class PartitionReader:
         self._assigned = TopicPartition(self.cluster.topic(self.topic), self.partition, position)
         self._consumer.assign([self._assigned])
 
+    def pause(self) -> None:
+        """Fetch nothing until the next `go_to`."""
+        self._consumer.unassign()
+
     def start_and_end(self, patience_s: float = 30.0) -> tuple[int, int]:
         """The first offset and the one after the last stable record. Fence before you measure: a predecessor's
         prepared commit can still appear behind the end."""
@@ -133,6 +137,10 @@ class WholeTransactions:
     def __init__(self, cursor_key: bytes) -> None:
         self._cursor_key = cursor_key
         self._waiting: list[Raw] = []
+
+    @property
+    def is_amid(self) -> bool:
+        return bool(self._waiting)
 
     def cut(self, messages: list[Message]) -> list[list[Raw]]:
         """The transactions that end within these messages."""
