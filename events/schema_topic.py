@@ -88,7 +88,11 @@ def shared_codec(cluster: Cluster) -> Codec:
     """For all threads of a process; our schemas are on the log before anything is written with them."""
     book = SchemaBook()
     topic, lock = SchemaTopic(cluster, book), threading.Lock()
-    topic.publish()
+    try:
+        topic.publish()
+    except BaseException:
+        topic.close()
+        raise
 
     def refresh() -> None:
         with lock:
