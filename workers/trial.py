@@ -20,6 +20,7 @@ from events.log_fields import with_fields
 from workers import happenings as h
 from workers.engine import MayPublish, Say, Surroundings
 from workers.ledger import Identity
+from workers.lines import KIND as LINES
 from workers.lines import Lines, Piece, PublishRefused
 from workers.plan import OptionsRefused, PlanError, options_of, sinks_of, task_plan
 
@@ -166,9 +167,8 @@ class Loop(threading.Thread):
         plan = self._plan = task_plan(self._deploy.specification, who.pipeline, who.task)
         if plan.source.kind != KIND or plan.transforms:
             wrong = plan.transforms[0] if plan.source.kind == KIND else plan.source
-            raise OptionsRefused(
-                f"{wrong.name!r} is of kind {wrong.kind!r}; the trial engine has {KIND!r} and no other"
-            )
+            has = f"the trial engine has the source {KIND!r} and the sink {LINES!r}, and nothing else"
+            raise OptionsRefused(f"{wrong.name!r} is of kind {wrong.kind!r}; {has}")
         self._options = options_of(plan.source, SourceOptions)
         self._sinks = {sink.name: Lines(sink, who.job, who.incarnation) for sink in plan.sinks}
         self._position = self._restored(self._deploy.position)
