@@ -74,10 +74,8 @@ class Front:
         if self._beside is not None:
             self._loop.create_task(self._beside())
         self._loop.run_forever()
-        for task in asyncio.all_tasks(self._loop):
-            task.cancel()
-        self._loop.run_until_complete(asyncio.sleep(0))
         server.close()
+        self._loop.run_until_complete(_end_all())
         self._loop.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -105,3 +103,12 @@ class Front:
         if page is None:
             return Page(404, f"there are {', '.join(sorted(self._pages))}\n".encode())
         return page()
+
+
+async def _end_all() -> None:
+    """End the tasks of this loop and let their connections close."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.sleep(0)

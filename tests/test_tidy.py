@@ -24,7 +24,7 @@ PURE = [
     "coordinator/reports.py", "coordinator/settle.py", "coordinator/core.py", "coordinator/submit.py",
     "coordinator/restore.py", "coordinator/savepoint.py", "coordinator/repair.py", "coordinator/quarantine.py",
     "coordinator/errors.py", "coordinator/membership.py", "workers/core.py",
-    "workers/attempts.py", "workers/ledger.py", "workers/happenings.py",
+    "workers/attempts.py", "workers/ledger.py", "workers/happenings.py", "workers/plan.py",
 ]  # fmt: skip
 IMPURE_IMPORTS = {
     "asyncio", "confluent_kafka", "datetime", "http", "io", "logging", "multiprocessing", "os", "pathlib", "pyspark",

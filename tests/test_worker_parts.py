@@ -195,6 +195,7 @@ class Producer:
         self.waiting: list[Callable[..., None]] = []
         self.refuses: Exception | None = None
         self.fails: KafkaError | None = None
+        self.holds = False
 
     def produce(self, topic: str, value: bytes, key: bytes, partition: int, delivered: Callable[..., None]) -> None:
         if self.refuses is not None:
@@ -203,7 +204,7 @@ class Producer:
         self.waiting.append(delivered)
 
     def poll(self, timeout_s: float) -> None:
-        while self.waiting:
+        while self.waiting and not self.holds:
             self.waiting.pop(0)(self.fails, None)
         time.sleep(min(timeout_s, 0.01))
 
@@ -227,7 +228,10 @@ def clients() -> Clients:
 
 def a_sender(clients: Clients, answered: list[int], limit: int = 4096) -> tuple[Sender, Metrics]:
     metrics = Metrics()
-    sender = Sender(clients, CODEC, answered.append, lambda: 5000, metrics, max_record_bytes=limit, timeout_ms=1000)
+    failed = pytest.fail  # its thread is not to end
+    sender = Sender(
+        clients, CODEC, answered.append, failed, lambda: 5000, metrics, max_record_bytes=limit, timeout_ms=1000
+    )  # fmt: skip
     return sender, metrics
 
 
@@ -258,6 +262,21 @@ def test_a_full_queue_loses_a_report_and_says_so(clients: Clients, caplog: pytes
     sender.close()
     assert b'reports_unsent_total{reason="queue full"} 3.0' in metrics.page()
     assert len([line for line in caplog.records if "a report was not sent" in line.message]) == 1
+
+
+def test_heartbeats_are_left_out_while_none_is_answered(clients: Clients) -> None:
+    sender, metrics = a_sender(clients, [])
+    clients.made[0].holds = True
+    beat = r.Heartbeat(worker="w1", instance="i", time=0, slots=1)
+    for _ in range(5):
+        sender.heartbeat(beat)
+    assert len(clients.made[0].sent) == 2
+    assert b'heartbeats_total{outcome="left out"} 3.0' in metrics.page()
+    clients.made[0].holds = False
+    until(lambda: sender._heartbeats == 0, "answers")
+    sender.heartbeat(beat)
+    sender.close()
+    assert [sent[0] for sent in clients.made[0].sent] == ["p.workers"] * 3
 
 
 def test_a_client_that_can_not_go_on_is_made_anew(clients: Clients) -> None:

@@ -40,6 +40,7 @@ class Sender:
         cluster: Cluster,
         codec: Codec,
         answered: Callable[[int], None],
+        failed: Callable[[Exception], None],
         now_ms: Callable[[], int],
         metrics: Metrics,
         *,
@@ -47,12 +48,13 @@ class Sender:
         timeout_ms: int,
     ) -> None:
         """`answered` is called, from a thread of the sender's, with the time at which something was sent that Kafka
-        has by now. What it does not take within `timeout_ms` is given up."""
+        has by now; `failed`, when that thread ends. What Kafka does not take within `timeout_ms` is given up."""
         self._cluster, self._codec, self._metrics = cluster, codec, metrics
-        self._answered, self._now_ms = answered, now_ms
+        self._answered, self._on_failure, self._now_ms = answered, failed, now_ms
         self._max_record_bytes, self._timeout_ms = max_record_bytes, timeout_ms
         self._topics = {name: cluster.topic(name) for name in (HEARTBEATS, REPORTS)}
         self._producer = self._new_producer()
+        self._made = 1  # clients so far: answers to an older one do not count
         self._fatal = False
         self._mention_at = 0.0
         self._heartbeats, self._counting = 0, threading.Lock()
@@ -87,11 +89,10 @@ class Sender:
 
     def _send(self, topic: str, partition: int, key: str, value: bytes) -> None:
         if self._fatal:  # the client says that this producer will never send again
-            self._fatal, self._producer, self._heartbeats = False, self._new_producer(), 0
-        producer = self._producer
-        delivered = partial(self._delivered, producer, topic, self._now_ms())
+            self._fatal, self._producer, self._made, self._heartbeats = False, self._new_producer(), self._made + 1, 0
+        delivered = partial(self._delivered, self._made, topic, self._now_ms())
         try:
-            producer.produce(self._topics[topic], value, key.encode(), partition, delivered)
+            self._producer.produce(self._topics[topic], value, key.encode(), partition, delivered)
             if topic == HEARTBEATS:
                 self._count(1)
         except BufferError:
@@ -103,8 +104,8 @@ class Sender:
         with self._counting:
             self._heartbeats += change
 
-    def _delivered(self, by: Producer, topic: str, sent_ms: int, error: KafkaError | None, _message: Message) -> None:
-        if topic == HEARTBEATS and by is self._producer:
+    def _delivered(self, by: int, topic: str, sent_ms: int, error: KafkaError | None, _message: Message) -> None:
+        if topic == HEARTBEATS and by == self._made:
             self._count(-1)
         if error is not None:
             self._failed(topic, error)
@@ -133,8 +134,12 @@ class Sender:
             LOG.warning("a report was not sent, and is repeated where it matters: %s: %s", reason, detail)
 
     def _listen(self) -> None:
-        while not self._closing.is_set():
-            self._producer.poll(POLL_S)
+        try:
+            while not self._closing.is_set():
+                self._producer.poll(POLL_S)
+        except Exception as error:  # told to the main thread, which ends the process
+            LOG.exception("Kafka's answers can't be taken any more")
+            self._on_failure(error)
 
     def _new_producer(self) -> Producer:
         return self._cluster.producer(
