@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from events.places import Place
 from coordinator.reign import Rules
 from coordinator.runner import Timing
 from coordinator.service import Service, ServiceSettings
@@ -16,6 +15,7 @@ from detent.connecting import connected, topic_settings
 from detent.options import Changes, ConfigFile, StateDir, settings_for
 from detent.settings import Settings, parse_address, says
 from detent.settings_sources import flag
+from events.places import Place
 
 
 def run_coordinator(
