@@ -66,11 +66,12 @@ class Front:
         self._ready.set()
         looking = self._loop.create_task(self._look())
         self._loop.run_forever()
-        looking.cancel()
-        for task in asyncio.all_tasks(self._loop):
-            task.cancel()
-        self._loop.run_until_complete(asyncio.sleep(0))
         server.close()
+        looking.cancel()
+        tasks = asyncio.all_tasks(self._loop)
+        for task in tasks:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         self._loop.close()
 
     # Serving -------------------------------------------------------------------------------------------------------

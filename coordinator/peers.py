@@ -47,6 +47,7 @@ class Peers:
         self._reader = InputsReader(cluster, {(TOPIC, 0): END})
         self._lock = threading.Lock()
         self._members: dict[str, Member] = {}
+        self._led: dict[tuple[str, int], int] = {}  # when who last said that it leads which shard
         self._gone: set[str] = set()  # instances whose connection has ended
         self._stopping, self._soon = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="peers", daemon=True)
@@ -79,9 +80,7 @@ class Peers:
 
     def last_heard_ms(self, coordinator: str, shard: int) -> int:
         """When a coordinator last said that it leads the shard; 0 for never."""
-        with self._lock:
-            member = self._members.get(coordinator)
-        return member.heard_ms if member is not None and member.leads(shard) else 0
+        return self._led.get((coordinator, shard), 0)
 
     def is_gone(self, coordinator: str, instance: str) -> bool:
         """Whether the connection to that process has ended, or another process has its id by now."""
@@ -151,6 +150,8 @@ class Peers:
             since = known.since_ms if known is not None and same else now
             self._members[beat.coordinator] = Member(beat, since, now)
             self._gone.discard(beat.instance)
+            for led in beat.shards:
+                self._led[beat.coordinator, led.shard] = now
 
     def _meet_myself(self, beat: Beat, mine: Beat) -> None:
         """The one that came later goes: the other one works."""

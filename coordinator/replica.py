@@ -23,6 +23,7 @@ from events.table import Poison, Raw
 
 LOG = logging.getLogger(__name__)
 MIRROR_EVERY_S = 1.0
+WAIT_MS = 20  # a new leader waits as long at most to know that it has read everything
 
 
 class Replica:
@@ -33,7 +34,7 @@ class Replica:
         self._unmirrored: dict[bytes, bytes | None] = {}
         self._mirrored_at = time.monotonic()
         self.poison: list[Poison] = []
-        recovered = recover(cluster, shard, codec, mirror, poison=self.poison.append)
+        recovered = recover(cluster, shard, codec, mirror, poison=self.poison.append, wait_ms=WAIT_MS)
         self._follower = recovered.follower
         self.table = recovered.follower.table
         self.replayed, self.replay_s = recovered.replayed, recovered.took_s

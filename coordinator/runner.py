@@ -88,6 +88,7 @@ class ShardRunner:
         self._thread = threading.Thread(target=self._run, name=f"shard-{shard}", daemon=True)
         self._tended = 0.0
         self._suspected_ms = 0
+        self._yield_until_ms = 0  # whoever fenced this one has not led yet: it is given the time to
         self._refused = False
 
     def start(self) -> None:
@@ -113,6 +114,7 @@ class ShardRunner:
                 continue
             except Fenced as fenced:
                 LOG.info("fenced, stands by again shard=%d: %s", self.shard, fenced)
+                self._yield_until_ms = monotonic_ms() + self._around.timing.detection_ms
                 continue
             except OutcomeUnknown as unknown:
                 LOG.warning("reads the log again shard=%d: %s", self.shard, unknown)
@@ -184,14 +186,14 @@ class ShardRunner:
         if suspicion is None:
             self._suspected_ms = 0
             return None
-        if not self._can_lead():
-            return None
         now = monotonic_ms()
+        if now < self._yield_until_ms or not self._can_lead():
+            return None
         self._suspected_ms = self._suspected_ms or now
         state = self.replica.state if self.replica else None
         assert state is not None
         leader = state.leader.state if state.leader and isinstance(state.leader.state, Leader) else None
-        others = candidates(self._around.peers.members(), self.shard, state.logic)
+        others = [name for name, member in self._around.peers.members().items() if member.beat.logic >= state.logic]
         suspect = leader.coordinator if leader and state.leader and state.leader.to == "LEADING" else ""
         named = leader.successor if leader and state.leader and state.leader.to == "VACANT" else ""
         among = [name for name in others if name != suspect or name == self._around.name]
@@ -217,7 +219,7 @@ class ShardRunner:
         event = self.replica.state.leader
         known_ms = max(around.peers.begun_ms, int(self.replica.heard_s * 1000))
         if event is None or not isinstance(event.state, Leader):
-            settled = now - around.peers.begun_ms > 3 * around.timing.beat_ms
+            settled = now - around.peers.begun_ms > around.timing.detection_ms
             return Turn("the shard never had a leader", now) if settled else None
         leader = event.state
         if event.to == "VACANT":

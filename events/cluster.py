@@ -24,6 +24,7 @@ LOG = logging.getLogger("events.librdkafka")
 
 # A paused or cut-off broker is given up after this long; librdkafka's default is a minute.
 SOCKET_TIMEOUT_MS = 3000
+FETCH_WAIT_MS = 100
 EVERYWHERE: Properties = {
     "socket.timeout.ms": SOCKET_TIMEOUT_MS,
     "reconnect.backoff.ms": 20,
@@ -43,7 +44,7 @@ READING: Properties = {
     "queued.max.messages.kbytes": 131_072,
     "fetch.queue.backoff.ms": 5,
     "fetch.message.max.bytes": 16 * 1024 * 1024,
-    "fetch.wait.max.ms": 100,
+    "fetch.wait.max.ms": FETCH_WAIT_MS,
 }
 WRITING: Properties = {
     "acks": "all",

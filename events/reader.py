@@ -12,7 +12,7 @@ from typing import cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from events.cluster import Cluster, passes
+from events.cluster import FETCH_WAIT_MS, Cluster, passes
 from events.errors import DetentError, Place
 from events.table import Raw, Run, transactions
 from events.topics import answered
@@ -37,9 +37,13 @@ class UnreadablePartition(DetentError):
 class PartitionReader:
     """One consumer on one partition. Not for several threads at once."""
 
-    def __init__(self, cluster: Cluster, topic: str, partition: int, start: int = 0) -> None:
+    def __init__(
+        self, cluster: Cluster, topic: str, partition: int, start: int = 0, *, wait_ms: int = FETCH_WAIT_MS
+    ) -> None:
+        """`wait_ms`: how long the broker may hold a request when nothing is new, and so how long it may take to learn
+        that the end is reached."""
         self.cluster, self.topic, self.partition = cluster, topic, partition
-        self._consumer: Consumer = cluster.consumer()
+        self._consumer: Consumer = cluster.consumer(fetch_wait_max_ms=wait_ms)
         self.go_to(start)
 
     def __enter__(self) -> PartitionReader:

@@ -64,12 +64,13 @@ def outgoing_events(codec: Codec, shard: int, events: Sequence[Event]) -> list[O
     ]
 
 
-class OpeningLog(logging.LoggerAdapter[logging.Logger]):
-    """librdkafka warns of every "try again" while a writer opens, of which there are several when all is well. They are
-    for debugging; the writer itself says so when it takes long."""
+class ShardLog(logging.LoggerAdapter[logging.Logger]):
+    """librdkafka warns of every "try again" while a writer opens, of which there are several when all is well, and calls
+    it fatal to be fenced, which is how leaders change. They are for debugging: the writer itself says what matters."""
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
-        super().log(logging.DEBUG if args[:1] == ("GETPID",) else level, msg, *args, **kwargs)
+        usual = args[:1] == ("GETPID",) or any("fenced" in str(arg) or "old epoch" in str(arg) for arg in args)
+        super().log(logging.DEBUG if usual else level, msg, *args, **kwargs)
 
 
 def shard_producer(
@@ -83,7 +84,7 @@ def shard_producer(
         socket_timeout_ms=min(SOCKET_TIMEOUT_MS, transaction_timeout_ms),  # the client demands it
         message_max_bytes=max_record_bytes + OVERHEAD,
         queue_buffering_max_messages=1_000_000,
-        logger=OpeningLog(LIBRDKAFKA_LOG, {}),
+        logger=ShardLog(LIBRDKAFKA_LOG, {}),
     )
 
 
