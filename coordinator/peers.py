@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable
 
-import msgspec
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from coordinator.membership import Member
@@ -48,7 +47,7 @@ class Peers:
         self._lock = threading.Lock()
         self._members: dict[str, Member] = {}
         self._led: dict[tuple[str, int], int] = {}  # when who last said that it leads which shard
-        self._gone: set[str] = set()  # instances whose connection has ended
+        self._gone: dict[str, int] = {}  # instances whose connection has ended, and when
         self._stopping, self._soon = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="peers", daemon=True)
         self.begun_ms = monotonic_ms()
@@ -82,11 +81,12 @@ class Peers:
         """When a coordinator last said that it leads the shard; 0 for never."""
         return self._led.get((coordinator, shard), 0)
 
-    def is_gone(self, coordinator: str, instance: str) -> bool:
-        """Whether the connection to that process has ended, or another process has its id by now."""
+    def gone_ms(self, coordinator: str, instance: str) -> int:
+        """When the connection to that process ended, or another one with its id was first heard; 0 while it lives."""
         with self._lock:
             member = self._members.get(coordinator)
-            return instance in self._gone or (member is not None and member.beat.instance != instance)
+            other = member.since_ms if member is not None and member.beat.instance != instance else 0
+            return self._gone.get(instance, other)
 
     def newer_epoch(self, shard: int, epoch: int) -> str:
         """Who says that it leads the shard in a later reign; empty for nobody."""
@@ -104,7 +104,7 @@ class Peers:
 
     def lose(self, instance: str) -> None:
         with self._lock:
-            self._gone.add(instance)
+            self._gone[instance] = monotonic_ms()
 
     def _run(self) -> None:
         try:
@@ -149,7 +149,7 @@ class Peers:
             same = known is not None and known.beat.instance == beat.instance
             since = known.since_ms if known is not None and same else now
             self._members[beat.coordinator] = Member(beat, since, now)
-            self._gone.discard(beat.instance)
+            self._gone.pop(beat.instance, None)
             for led in beat.shards:
                 self._led[beat.coordinator, led.shard] = now
 
@@ -160,7 +160,3 @@ class Peers:
                 f"another process at {beat.address or 'an unknown address'} is coordinator {mine.coordinator} already "
                 f"(instance {beat.instance}). Give this one another id: --set coordinator.id=…, or leave it empty."
             )
-
-
-def beat_of(template: Beat, **changed: object) -> Beat:
-    return msgspec.structs.replace(template, **changed)

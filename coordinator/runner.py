@@ -218,6 +218,8 @@ class ShardRunner:
         around, now = self._around, monotonic_ms()
         event = self.replica.state.leader
         known_ms = max(around.peers.begun_ms, int(self.replica.heard_s * 1000))
+        if now - around.peers.begun_ms < 3 * around.timing.beat_ms:
+            return None  # it does not know the others yet
         if event is None or not isinstance(event.state, Leader):
             settled = now - around.peers.begun_ms > around.timing.detection_ms
             return Turn("the shard never had a leader", now) if settled else None
@@ -227,8 +229,8 @@ class ShardRunner:
         heard_ms = max(known_ms, around.peers.last_heard_ms(leader.coordinator, self.shard))
         if leader.coordinator == around.name and leader.instance != around.instance:
             return Turn("this coordinator led it before it was restarted", heard_ms)
-        if around.peers.is_gone(leader.coordinator, leader.instance):
-            return Turn(f"the connection to {leader.coordinator} has ended", heard_ms)
+        if gone_ms := around.peers.gone_ms(leader.coordinator, leader.instance):
+            return Turn(f"the connection to {leader.coordinator} has ended", gone_ms)
         if now - heard_ms > around.timing.detection_ms:
             return Turn(f"{leader.coordinator} has been silent for {now - heard_ms} ms", heard_ms)
         return None

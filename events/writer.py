@@ -65,8 +65,8 @@ def outgoing_events(codec: Codec, shard: int, events: Sequence[Event]) -> list[O
 
 
 class ShardLog(logging.LoggerAdapter[logging.Logger]):
-    """librdkafka warns of every "try again" while a writer opens, of which there are several when all is well, and calls
-    it fatal to be fenced, which is how leaders change. They are for debugging: the writer itself says what matters."""
+    """librdkafka warns of every "try again" while a writer opens, of which there are several when all is well, and it
+    calls it fatal to be fenced, which is how leaders change. All that is for debugging; the writer says what counts."""
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
         usual = args[:1] == ("GETPID",) or any("fenced" in str(arg) or "old epoch" in str(arg) for arg in args)
