@@ -134,7 +134,7 @@ def committers(draft: Draft, pipeline: PipelineView) -> list[str]:
     at it; only when there is none left can anybody's word be the last."""
     assert pipeline.checkpoint is not None
     known = checkpoint_of(pipeline.checkpoint)
-    if known.refused_by and (at_it := holders(draft, pipeline)):
+    if known.refused and (at_it := holders(draft, pipeline)):
         return sorted(worker for worker in at_it if usable(draft.state, worker))
     here = sorted({task_of(t).worker for t in pipeline.tasks.values() if usable(draft.state, task_of(t).worker)})
     other = None if here else choose_worker(draft.state, {}, ())
@@ -161,12 +161,13 @@ def order_commit(draft: Draft, job: JobView, number: int) -> None:
     wait = min(policy.backoff_ms << min(known.tries, 20), policy.max_backoff_ms) if worker else NOBODY_MS
     held = known.held_by if worker is None or worker in known.held_by else (*known.held_by, worker)
     reason = known.reason if worker else "no worker is there to publish it"
-    moved = replace(known, tries=known.tries + bool(worker), held_by=held, reason=reason)
+    told = tuple(other for other in known.refused_by if other != worker)  # asked again, its word is open again
+    moved = replace(known, tries=known.tries + bool(worker), held_by=held, refused_by=told, reason=reason)
     entity = Entity("checkpoint", (event.job, number))
     draft.emit(entity, "ordered", moved, incarnation=event.incarnation, due_at=draft.now + wait)
     if worker is not None:
         staged = tuple(piece for ack in known.acks for piece in ack.staged)
-        conclusive = bool(known.refused_by) and not holders(draft, pipeline) - {worker}
+        conclusive = known.refused and not holders(draft, pipeline) - {worker}
         action = CommitCheckpoint(checkpoint=known.id, specification=job.body, staged=staged, conclusive=conclusive)
         draft.order(event, number, COMMIT_TASK, worker, action)
 
@@ -178,7 +179,7 @@ def commit(draft: Draft, job: JobView, number: int, transition: str = "committed
     assert event is not None
     known = checkpoint_of(event)
     withdraw_commit(draft, event, number)
-    done = replace(known, committed_at=draft.now, held_by=(), refused_by=(), before=(), reason="")
+    done = replace(known, committed_at=draft.now, held_by=(), refused=False, refused_by=(), before=(), reason="")
     draft.emit(Entity("checkpoint", (event.job, number)), transition, done, incarnation=event.incarnation)
     schedule_next(draft, job, number, failures=0)
 

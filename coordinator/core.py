@@ -16,7 +16,7 @@ from coordinator.commands import obey
 from coordinator.deploy import order_deploy, place, place_waiting, task_of
 from coordinator.draft import Decision, Draft
 from coordinator.ending import begin_cleanup, expire_summary
-from coordinator.failure import VERDICT_MS, fail_task, judge_workers
+from coordinator.failure import VERDICT_MS, fail_task, find_lost, judge_workers
 from coordinator.lifecycle import TERMINAL_JOB
 from coordinator.quarantine import Impossible, Unreadable, quarantine, set_aside
 from coordinator.reports import abandon, hear, stop_strays
@@ -108,12 +108,14 @@ def may_lead(state: State) -> bool:
 
 
 def heartbeat(draft: Draft, said: Heartbeat) -> None:
-    """A worker that was given up is back; what it should not run is stopped; and there may be room."""
+    """A worker that was given up is back; what it lost is started anew, what it should not run is stopped; and there
+    may be room."""
     verdict = draft.state.workers.get(said.worker)
     if verdict is not None and verdict.to == "LOST":
         back = Worker(instance=said.instance, heard_at=draft.now, reason="heard again")
         due_at = draft.now + VERDICT_MS
         draft.emit(Entity("worker", (said.worker,)), "returned", back, incarnation=0, due_at=due_at)
+    find_lost(draft, said)
     stop_strays(draft, said)
     place_waiting(draft)
 

@@ -79,7 +79,8 @@ def place(draft: Draft, task: TaskId) -> None:
             draft.emit(entity, "waiting", state, incarnation=event.incarnation, attempt=event.attempt, due_at=later)
         return
     held = known.held_by if worker in known.held_by else (*known.held_by, worker)
-    state = replace(known, worker=worker, since=draft.now, held_by=held, reason="")
+    instance = draft.state.heard[worker].heartbeat.instance
+    state = replace(known, worker=worker, instance=instance, since=draft.now, held_by=held, reason="")
     due_at = draft.now + job.plan.env.deploy_timeout_ms
     placed = draft.emit(entity, "placed", state, incarnation=event.incarnation, attempt=event.attempt, due_at=due_at)
     order_deploy(draft, job, number, index, placed)

@@ -12,10 +12,10 @@ from coordinator.checkpoint import abort, checkpoint_of
 from coordinator.deploy import is_lost, task_of
 from coordinator.draft import Draft
 from coordinator.ending import fail_job, job_of
-from coordinator.lifecycle import ENDING_JOB, TERMINAL_JOB
+from coordinator.lifecycle import ENDING_JOB, TERMINAL_JOB, WORKING_TASK
 from coordinator.state import JobView, TaskId
 from events.keys import Entity
-from events.records import Cause, StopTask, Worker
+from events.records import Cause, Heartbeat, StopTask, Worker
 
 VERDICT_MS = 86_400_000  # how long a verdict on a worker stays on the log
 
@@ -81,6 +81,16 @@ def lose_worker(draft: Draft, worker: str, reason: str) -> None:
     for task in sorted(draft.state.tasks_on.get(worker, ())):
         if task in draft.state.tasks_on.get(worker, ()):  # a job that failed meanwhile has none left
             fail_task(draft, task, f"worker {worker} is lost: {reason}", stop=True)
+
+
+def find_lost(draft: Draft, said: Heartbeat) -> None:
+    """A worker that was started again and does not run what its process before it ran: those attempts are over. As a
+    rule it says so itself; one that lost its disk knows nothing of them."""
+    runs = {(task.job, task.pipeline, task.task) for task in said.tasks}
+    for task in sorted(draft.state.tasks_on.get(said.worker, set()) - runs):
+        event = draft.state.jobs[task[0]].pipelines[task[1]].tasks.get(task[2])
+        if event is not None and event.to in WORKING_TASK and task_of(event).instance != said.instance:
+            fail_task(draft, task, f"worker {said.worker} was started anew and does not have it", stop=True)
 
 
 def judge_workers(draft: Draft, lease_ms: int) -> None:

@@ -119,7 +119,7 @@ def not_committed(draft: Draft, job: JobView, report: Report, said: CheckpointFa
         return
     known = replace(checkpoint_of(checkpoint), reason=said.reason)
     if said.lasting and report.worker not in known.refused_by:
-        known = replace(known, refused_by=(*known.refused_by, report.worker))
+        known = replace(known, refused=True, refused_by=(*known.refused_by, report.worker))
     entity = Entity("checkpoint", (report.job, report.pipeline))
     draft.emit(entity, "retried", known, incarnation=checkpoint.incarnation, due_at=checkpoint.due_at)
     if said.lasting or known.tries > job.plan.env.commit.retries:

@@ -25,6 +25,7 @@ from events.records import (
     Resume,
     Stop,
     Submit,
+    Summary,
     TakeSavepoint,
 )
 from tests.simulation.broker import COMMITTED, Broker, NoAnswer, Rotten
@@ -202,8 +203,10 @@ class World:
             kind = "task" if "task" in kinds and self.rng.random() < 0.4 else self.rng.choice(kinds)
             record = self.rng.choice([r for r in jobs if entity_of(r.key).kind == kind])
             self.count(f"{kind} record rots")
-            if record.key.startswith("command/"):
+            if kind == "command":
                 self.checker.outcomes.pop(str(entity_of(record.key).parts[1]))  # who asks for it can't read it either
+            elif isinstance(record.value.state, Summary):
+                self.checker.forgotten |= set(record.value.state.commands)
             record.value = Rotten(record.value)
 
     def kill(self, process: Process) -> None:
