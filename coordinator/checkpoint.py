@@ -159,16 +159,24 @@ def order_commit(draft: Draft, job: JobView, number: int) -> None:
     worker = among[known.tries % len(among)] if among else None
     policy = job.plan.env.commit
     wait = min(policy.backoff_ms << min(known.tries, 20), policy.max_backoff_ms) if worker else NOBODY_MS
-    held = known.held_by if worker is None or worker in known.held_by else (*known.held_by, worker)
-    reason = known.reason if worker else "no worker is there to publish it"
-    told = tuple(other for other in known.refused_by if other != worker)  # asked again, its word is open again
-    moved = replace(known, tries=known.tries + bool(worker), held_by=held, refused_by=told, reason=reason)
+    tries = known.tries + bool(worker)
+    held = dict(zip(known.held_by, known.held_tries, strict=True)) | ({worker: tries} if worker else {})
+    moved = replace(
+        known,
+        tries=tries,
+        held_by=tuple(held),
+        held_tries=tuple(held.values()),
+        refused_by=tuple(other for other in known.refused_by if other != worker),  # asked again, its word is open
+        reason=known.reason if worker else "no worker is there to publish it",
+    )
     entity = Entity("checkpoint", (event.job, number))
     draft.emit(entity, "ordered", moved, incarnation=event.incarnation, due_at=draft.now + wait)
     if worker is not None:
         staged = tuple(piece for ack in known.acks for piece in ack.staged)
         conclusive = known.refused and not holders(draft, pipeline) - {worker}
-        action = CommitCheckpoint(checkpoint=known.id, specification=job.body, staged=staged, conclusive=conclusive)
+        action = CommitCheckpoint(
+            checkpoint=known.id, specification=job.body, staged=staged, tries=tries, conclusive=conclusive
+        )
         draft.order(event, number, COMMIT_TASK, worker, action)
 
 
@@ -179,7 +187,9 @@ def commit(draft: Draft, job: JobView, number: int, transition: str = "committed
     assert event is not None
     known = checkpoint_of(event)
     withdraw_commit(draft, event, number)
-    done = replace(known, committed_at=draft.now, held_by=(), refused=False, refused_by=(), before=(), reason="")
+    done = replace(
+        known, committed_at=draft.now, held_by=(), held_tries=(), refused=False, refused_by=(), before=(), reason=""
+    )
     draft.emit(Entity("checkpoint", (event.job, number)), transition, done, incarnation=event.incarnation)
     schedule_next(draft, job, number, failures=0)
 
@@ -194,7 +204,7 @@ def give_up(draft: Draft, job: JobView, number: int, transition: str, reason: st
     event = job.pipelines[number].checkpoint
     assert event is not None
     withdraw_commit(draft, event, number)
-    given_up = replace(checkpoint_of(event), held_by=(), reason=reason)
+    given_up = replace(checkpoint_of(event), held_by=(), held_tries=(), reason=reason)
     draft.emit(Entity("checkpoint", (event.job, number)), transition, given_up, incarnation=event.incarnation)
 
 

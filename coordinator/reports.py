@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from coordinator.checkpoint import COMMIT_TASK, abort, acknowledge, checkpoint_of, commit, give_up
+from coordinator.checkpoint import COMMIT_TASK, abort, acknowledge, checkpoint_of, commit, give_up, holders
 from coordinator.deploy import task_of
 from coordinator.draft import Draft
 from coordinator.ending import STAGING, cleanup_of, fail_job, finish_cleanup, stuck_cleanup
@@ -118,13 +118,16 @@ def not_committed(draft: Draft, job: JobView, report: Report, said: CheckpointFa
     if checkpoint is None:
         return
     known = replace(checkpoint_of(checkpoint), reason=said.reason)
-    if said.lasting and report.worker not in known.refused_by:
-        known = replace(known, refused=True, refused_by=(*known.refused_by, report.worker))
+    held = dict(zip(known.held_by, known.held_tries, strict=True))
+    newest = held.get(report.worker) == said.tries  # an older answer does not say what it does now
+    if said.lasting:
+        out = (report.worker,) if newest and report.worker not in known.refused_by else ()
+        known = replace(known, refused=True, refused_by=known.refused_by + out)
     entity = Entity("checkpoint", (report.job, report.pipeline))
     draft.emit(entity, "retried", known, incarnation=checkpoint.incarnation, due_at=checkpoint.due_at)
     if said.lasting or known.tries > job.plan.env.commit.retries:
         fail_job(draft, report.job, f"checkpoint {known.id} can't be published: {said.reason}")
-    if said.lasting and said.conclusive:
+    if said.lasting and said.conclusive and newest and not holders(draft, job.pipelines[report.pipeline]):
         give_up(draft, job, report.pipeline, "abandoned", said.reason)
 
 

@@ -156,7 +156,7 @@ class Worker:
                 self.give(h.PublishFailed(*who, "database lock"))
                 continue
             if not self.world.data.is_published(effect) and self.world.is_refused(effect):
-                self.give(h.PublishFailed(*who, "commit conflict", lasting=True, conclusive=effect.conclusive))
+                self.give(h.PublishFailed(*who, "commit conflict", True, effect.tries, effect.conclusive))
                 continue
             rows = self.world.data.publish(effect)
             self.world.point(self, "published")
