@@ -55,6 +55,12 @@ def note_silence(state: State, now: int, lease_ms: int) -> None:
 
 def decide(state: State, given: Input, now: int, cause: Cause) -> Decision:
     """What an input leads to, and all that the state then calls for."""
+    return drafted(state, given, now, cause).decision()
+
+
+def drafted(state: State, given: Input, now: int, cause: Cause) -> Draft:
+    """The same, with the state as it is after it: for a leader, who decides on the next input before this decision is
+    on the log, and takes back what does not get there (`Draft.take_back`)."""
     draft = Draft(state, now, cause)
     try:
         if isinstance(given, Command):
@@ -74,12 +80,12 @@ def decide(state: State, given: Input, now: int, cause: Cause) -> Decision:
             settle(draft, list(state.jobs))
         settle(draft)
     except BaseException:
-        draft.decision()  # whatever was wrong, the state is as it was
+        draft.take_back()  # whatever was wrong
         raise
-    return draft.decision()
+    return draft
 
 
-def activation(state: State, epoch: int, now: int, leader: Leader, unreadable: Sequence[Unreadable] = ()) -> Decision:
+def activation(state: State, epoch: int, now: int, leader: Leader, unreadable: Sequence[Unreadable] = ()) -> Draft:
     """What a new leader writes first: its election, what becomes of the jobs whose records it could not read, and every
     step that its predecessor left undone."""
     draft = Draft(state, now, Cause(kind="ELECTION", note=leader.reason))
@@ -90,16 +96,16 @@ def activation(state: State, epoch: int, now: int, leader: Leader, unreadable: S
             set_aside(draft, each)
         settle(draft, list(state.jobs))
     except BaseException:
-        draft.decision()
+        draft.take_back()
         raise
-    return draft.decision()
+    return draft
 
 
-def resignation(state: State, now: int, leader: Leader) -> Decision:
+def resignation(state: State, now: int, leader: Leader) -> Draft:
     """What a leader writes last when it goes of its own accord: whoever reads it need not wait for silence."""
     draft = Draft(state, now, Cause(kind="ELECTION", note=leader.reason))
     draft.emit(Entity("leader", (state.shard,)), "resigned", leader, incarnation=0)
-    return draft.decision()
+    return draft
 
 
 def may_lead(state: State) -> bool:

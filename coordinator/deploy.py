@@ -55,11 +55,25 @@ def choose_worker(state: State, labels: dict[str, str], refused_by: tuple[str, .
     return best
 
 
-def place_waiting(draft: Draft, only: set[str] | None = None) -> None:
-    """Place what waits for room: of these jobs, or of all."""
-    waiting = [task for task in draft.state.waiting if only is None or task[0] in only]
-    for task in waiting[:PLACED_PER_DECISION]:
+def place_waiting(draft: Draft) -> None:
+    """Place what waits for room, as far as there is any."""
+    left = PLACED_PER_DECISION
+    for job in list(draft.state.waiting):
+        if left <= 0 or not has_room(draft.state):
+            return
+        left -= place_job(draft, job, left)
+
+
+def place_job(draft: Draft, job: str, limit: int = PLACED_PER_DECISION) -> int:
+    """Place the tasks of a job that wait for room, or let them wait visibly. Returns how many it looked at."""
+    waiting = list(draft.state.waiting.get(job, ()))[:limit]
+    for task in waiting:
         place(draft, task)
+    return len(waiting)
+
+
+def has_room(state: State) -> bool:
+    return any(usable(state, worker) and free_slots(state, worker) > 0 for worker in state.heard)
 
 
 def place(draft: Draft, task: TaskId) -> None:

@@ -12,15 +12,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from coordinator import core
 from coordinator.core import Sweep, Timer, note_heartbeat, note_silence
-from coordinator.draft import Decision, Gone, Withdrawal, boundary
+from coordinator.draft import Draft, Gone, Withdrawal, ended
 from coordinator.hearing import Hearing
 from coordinator.quarantine import Impossible
 from coordinator.replica import Replica
-from coordinator.state import State, entity_of, fold
+from coordinator.state import State, entity_of
 from events.cluster import Cluster
 from events.codec import Codec
 from events.dead_letters import DeadLetters
@@ -61,13 +61,6 @@ class Counts(Protocol):
     def quarantined(self, shard: int) -> None: ...
 
 
-class Taken(NamedTuple):
-    """What a group has folded, to be taken back if it does not get onto the log."""
-
-    entity: Entity
-    before: Event | None
-
-
 class CursorUnreadable(DetentError):
     """Nobody knows how far the shard's inputs were consumed. It is not led until a person has looked."""
 
@@ -92,7 +85,7 @@ class Reign:
         self._heard = 0  # the version of what was heard from workers
         self._swept_ms = 0
         self._waiting: deque[Input] = deque()
-        self._taken: list[Taken] = []
+        self._drafts: list[Draft] = []  # what the state has and the log has not
         self._events: list[Event | Gone] = []
         self._orders: list[Order | Withdrawal] = []
         self._notes: list[str] = []
@@ -121,7 +114,7 @@ class Reign:
         for each in heard:
             note_heartbeat(state, each.heartbeat, each.at)
         self._save()
-        self._take_over(core.activation(state, state.epoch + 1, now, leader, replica.set_aside()))
+        self._take(core.activation(state, state.epoch + 1, now, leader, replica.set_aside()))
         known = state.cursor.state.positions if state.cursor and isinstance(state.cursor.state, Cursor) else ()
         self._consumed = {(p.topic, p.partition): p.offset for p in known}
         self._write(0)
@@ -137,7 +130,7 @@ class Reign:
     def resign(self, leader: Leader) -> None:
         """The last transaction of this reign."""
         self._save()
-        self._take_over(core.resignation(self.state, self._now_ms(), leader))
+        self._take(core.resignation(self.state, self._now_ms(), leader))
         self._write(0)
 
     def close(self) -> None:
@@ -233,7 +226,7 @@ class Reign:
             self._decide(Sweep(self._rules.lease_ms), Cause(kind="STATE", note="sweep"))
 
     def _decide(self, given: core.Input, cause: Cause) -> None:
-        self._take_over(core.decide(self.state, given, self._now_ms(), cause))
+        self._take(core.drafted(self.state, given, self._now_ms(), cause))
 
     def _quarantine(self, job: str, reason: str, cause: Cause) -> None:
         self._counts.quarantined(self.state.shard)
@@ -247,34 +240,27 @@ class Reign:
 
     def _save(self) -> None:
         """Where a group begins: what `_take_back` goes back to."""
-        state = self.state
-        self._taken.clear()
+        self._drafts.clear()
         self._events, self._orders, self._notes = [], [], []
-        self._before = (state.epoch, state.sequence, state.incarnations, state.logic)
         self._consumed_before = dict(self._consumed)
 
-    def _take_over(self, decision: Decision) -> None:
-        for event in decision.events:
-            entity = entity_of(event.entity)
-            before = fold(self.state, entity, event if isinstance(event, Event) else None)
-            self._taken.append(Taken(entity, before))
-        self._events += decision.events
-        self._orders += decision.orders
-        self._notes += decision.notes
+    def _take(self, draft: Draft) -> None:
+        self._drafts.append(draft)
+        self._events += draft.events
+        self._orders += draft.orders
+        self._notes += draft.notes
 
     def _take_back(self) -> None:
-        state = self.state
-        for entity, before in reversed(self._taken):
-            fold(state, entity, before)
-        state.epoch, state.sequence, state.incarnations, state.logic = self._before
+        for draft in reversed(self._drafts):
+            draft.take_back()
         self._consumed = self._consumed_before
 
     def _write(self, inputs: int) -> None:
         """Dead letters first, then one transaction that ends with the cursor."""
         state, started = self.state, time.monotonic()
         positions = tuple(Position(topic=t, partition=p, offset=o) for (t, p), o in sorted(self._consumed.items()))
-        cursor = boundary(state, self._now_ms(), positions)
-        self._take_over(Decision((cursor,)))
+        cursor = ended(state, self._now_ms(), positions)
+        self._take(cursor)
         events, written = self._outgoing_events()
         try:
             self._dead_letters.flush()

@@ -18,7 +18,7 @@ from coordinator.checkpoint import (
     schedule_next,
     trigger,
 )
-from coordinator.deploy import place_waiting, task_of
+from coordinator.deploy import place_job, task_of
 from coordinator.draft import Draft
 from coordinator.ending import end_job, end_when_nothing_is_open, job_of, promise_cleanup
 from coordinator.lifecycle import ACTIVE_TASK, ENDING_JOB, TERMINAL_JOB, WORKING_TASK
@@ -45,7 +45,7 @@ def settle(draft: Draft, names: list[str] | None = None) -> None:
                     promise_cleanup(draft, name)
                 break
             add_points(draft, job)
-            place_waiting(draft, {name})
+            place_job(draft, name)
             for number in sorted(job.pipelines):
                 settle_pipeline(draft, name, number)
             settle_job(draft, name)

@@ -43,13 +43,7 @@ class Entity:
     parts: tuple[str | int, ...]
 
     def __post_init__(self) -> None:
-        wanted = KINDS.get(self.kind)
-        if wanted is None or len(wanted) != len(self.parts):
-            raise UnreadableKey(repr((self.kind, *self.parts)).encode(), "no such kind, or a wrong number of parts")
-        for part, kind in zip(self.parts, wanted, strict=True):
-            if not isinstance(part, kind) or isinstance(part, bool):
-                raise UnreadableKey(repr(self.parts).encode(), f"{part!r} should be {kind.__name__}")
-            check_name(part) if isinstance(part, str) else check_number(part)
+        _check(self.kind, self.parts, *map(type, self.parts))
 
     @property
     def text(self) -> str:
@@ -63,6 +57,19 @@ class Entity:
     def job(self) -> str:
         """The job it belongs to; empty where it belongs to none."""
         return "" if self.kind in WITHOUT_JOB else str(self.parts[0])
+
+
+@functools.lru_cache(maxsize=65536)
+def _check(kind: str, parts: tuple[str | int, ...], *_types: type) -> None:
+    """The same few entities are named again and again: each is looked at once. (1 and True are equal, hence the
+    types.)"""
+    wanted = KINDS.get(kind)
+    if wanted is None or len(wanted) != len(parts):
+        raise UnreadableKey(repr((kind, *parts)).encode(), "no such kind, or a wrong number of parts")
+    for part, of in zip(parts, wanted, strict=True):
+        if not isinstance(part, of) or isinstance(part, bool):
+            raise UnreadableKey(repr(parts).encode(), f"{part!r} should be {of.__name__}")
+        check_name(part) if isinstance(part, str) else check_number(part)
 
 
 @functools.lru_cache(maxsize=65536)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from coordinator.core import Input, Sweep, Timer, activation, decide, may_lead, note_heartbeat, note_silence
+from coordinator.core import Input, Sweep, Timer, activation, decide, drafted, may_lead, note_heartbeat, note_silence
 from coordinator.draft import Decision, Gone, Withdrawal, boundary, take_over
 from coordinator.quarantine import Unreadable
 from coordinator.state import LOGIC, State, entity_of, fold
@@ -125,7 +125,7 @@ class Coordinator:
         self.world.count("takeovers")
         leader = Leader(coordinator=self.name, reason="the leader before fell silent")
         aside = self.reading.set_aside()
-        decision = activation(self.state, self.state.epoch + 1, self.now, leader, aside)
+        decision = activation(self.state, self.state.epoch + 1, self.now, leader, aside).decision()
         self.reading.unreadable.clear()
         self.state.epoch += 1
         self.write(self.by_its_logic(decision), self.positions())
@@ -162,13 +162,19 @@ class Coordinator:
             return
         decided: list[Decision] = []
         for given, cause in inputs:
-            decision = self.by_its_logic(decide(self.state, given, now, cause))
-            take_over(self.state, decision)  # the next input of the group sees it
-            decided.append(decision)
+            decided.append(self.decide(given, now, cause))
         if positions != before or any(not d.is_empty for d in decided):
             events = tuple(event for d in decided for event in d.events)
             orders = tuple(order for d in decided for order in d.orders)
             self.write(Decision(events, orders), positions, folded=True)
+
+    def decide(self, given: Input, now: int, cause: Cause) -> Decision:
+        """The next input of the group sees it."""
+        if self.logic == LOGIC:
+            return drafted(self.state, given, now, cause).kept()
+        decision = self.by_its_logic(decide(self.state, given, now, cause))
+        take_over(self.state, decision)
+        return decision
 
     def heartbeats_and_timers(self, now: int) -> list[tuple[Input, Cause]]:
         inputs: list[tuple[Input, Cause]] = []
