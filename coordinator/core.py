@@ -7,6 +7,7 @@ Inputs are commands, reports and heartbeats from the topics, timers that came du
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -26,6 +27,9 @@ from events.keys import Entity
 from events.records import Cause, Command, Event, Heartbeat, Leader, Report, Worker
 
 
+SETTLED_AT_ONCE = 1000
+
+
 class Timer(NamedTuple):
     """A deadline that has come: what the entity said when it was written."""
 
@@ -34,9 +38,10 @@ class Timer(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """Now and then: judge the workers, and take every step that was not taken."""
+    """Now and then: judge the workers, and take every step of these jobs that was not taken."""
 
     lease_ms: int
+    jobs: tuple[str, ...]
 
 
 Input = Command | Report | Heartbeat | Timer | Sweep | Unreadable | Impossible
@@ -76,8 +81,9 @@ def drafted(state: State, given: Input, now: int, cause: Cause) -> Draft:
         elif isinstance(given, Impossible):
             quarantine(draft, given)
         else:
-            judge_workers(draft, given.lease_ms)
-            settle(draft, list(state.jobs))
+            jobs = [name for name in given.jobs if name in state.jobs]
+            judge_workers(draft, given.lease_ms, jobs)
+            settle(draft, jobs)
         settle(draft)
     except BaseException:
         draft.take_back()  # whatever was wrong
@@ -86,15 +92,16 @@ def drafted(state: State, given: Input, now: int, cause: Cause) -> Draft:
 
 
 def activation(state: State, epoch: int, now: int, leader: Leader, unreadable: Sequence[Unreadable] = ()) -> Draft:
-    """What a new leader writes first: its election, what becomes of the jobs whose records it could not read, and every
-    step that its predecessor left undone."""
+    """What a new leader writes first: its election, what becomes of the jobs whose records it could not read, and the
+    steps that its predecessor left undone. As a rule there are none, for every input is settled with all that it calls
+    for; so where there are many jobs, the first ones are looked at here and the sweep looks at the others."""
     draft = Draft(state, now, Cause(kind="ELECTION", note=leader.reason))
     try:
         state.epoch = epoch
         draft.emit(Entity("leader", (state.shard,)), "elected", leader, incarnation=0)
         for each in unreadable:
             set_aside(draft, each)
-        settle(draft, list(state.jobs))
+        settle(draft, list(islice(state.jobs, SETTLED_AT_ONCE)))
     except BaseException:
         draft.take_back()
         raise

@@ -93,13 +93,13 @@ def find_lost(draft: Draft, said: Heartbeat) -> None:
             fail_task(draft, task, f"worker {said.worker} was started anew and does not have it", stop=True)
 
 
-def judge_workers(draft: Draft, lease_ms: int) -> None:
-    """Which workers that something is wanted of have been silent too long. A leader that has just begun has heard
-    nobody yet: it gives everyone the full time first."""
+def judge_workers(draft: Draft, lease_ms: int, jobs: list[str]) -> None:
+    """Which workers with tasks, or with something of these jobs to publish, have been silent too long. A leader that
+    has just begun has heard nobody yet: it gives everyone the full time first."""
     publishing = {
         worker
-        for job in draft.state.jobs.values()
-        for pipeline in job.pipelines.values()
+        for job in jobs
+        for pipeline in draft.state.jobs[job].pipelines.values()
         if pipeline.checkpoint is not None and pipeline.checkpoint.to == "COMPLETED"
         for worker in checkpoint_of(pipeline.checkpoint).held_by
     }

@@ -37,6 +37,7 @@ KINDS: dict[str, type[Command] | type[Report]] = {"commands": Command, "reports"
 LONGEST_WAIT_S = 0.05
 # A transaction is closed when it has as many events, whatever waits: it must end well within its time limit.
 MOST_EVENTS = 20_000
+SLICES, MOST_SWEPT = 20, 100
 ABORT_PAUSE_S, LONGEST_ABORT_PAUSE_S = 0.05, 2.0
 
 
@@ -84,6 +85,8 @@ class Reign:
         self.state: State = replica.state
         self._heard = 0  # the version of what was heard from workers
         self._swept_ms = 0
+        self._unswept: list[str] = []
+        self._slice = 1
         self._waiting: deque[Input] = deque()
         self._drafts: list[Draft] = []  # what the state has and the log has not
         self._events: list[Event | Gone] = []
@@ -165,7 +168,7 @@ class Reign:
     def _patience_s(self) -> float:
         now = self._now_ms()
         due = self.state.next_due()
-        sweep = self._swept_ms + self._rules.sweep_ms
+        sweep = self._swept_ms + self._rules.sweep_ms // SLICES
         soonest = min(sweep, due) if due is not None else sweep
         return max(0.0, min(LONGEST_WAIT_S, (soonest - now) / 1000))
 
@@ -220,10 +223,19 @@ class Reign:
                     raise
                 self._quarantine(job, f"its deadline {entity} could not be decided on: {error!r}",
                                  Cause(kind="TIMER", note=entity))  # fmt: skip
-        if now - self._swept_ms >= self._rules.sweep_ms:
+        if now - self._swept_ms >= self._rules.sweep_ms / SLICES:
             self._swept_ms = now
-            note_silence(state, now, self._rules.lease_ms)
-            self._decide(Sweep(self._rules.lease_ms), Cause(kind="STATE", note="sweep"))
+            self._sweep(now)
+
+    def _sweep(self, now: int) -> None:
+        """A slice of the jobs at a time, so that nobody waits for it: all within `sweep_ms`, or, where there are many,
+        at a pace that costs next to nothing."""
+        note_silence(self.state, now, self._rules.lease_ms)
+        if not self._unswept:
+            self._unswept = list(self.state.jobs)
+            self._slice = min(MOST_SWEPT, -(-len(self._unswept) // SLICES))
+        jobs, self._unswept = tuple(self._unswept[: self._slice]), self._unswept[self._slice :]
+        self._decide(Sweep(self._rules.lease_ms, jobs), Cause(kind="STATE", note="sweep"))
 
     def _decide(self, given: core.Input, cause: Cause) -> None:
         self._take(core.drafted(self.state, given, self._now_ms(), cause))

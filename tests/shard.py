@@ -104,7 +104,7 @@ class Shard:
         self.now = end
 
     def sweep(self) -> Decision:
-        return self.give(Sweep(LEASE_MS))
+        return self.give(Sweep(LEASE_MS, tuple(self.state.jobs)))
 
     def job(self, name: str = "a") -> str:
         view = self.state.jobs.get(name)

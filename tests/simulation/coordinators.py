@@ -187,7 +187,7 @@ class Coordinator:
         if now - self.swept > 1000:
             self.swept = now
             note_silence(self.state, now, LEASE_MS)
-            inputs.append((Sweep(LEASE_MS), Cause(kind="STATE", note="sweep")))
+            inputs.append((Sweep(LEASE_MS, tuple(self.state.jobs)), Cause(kind="STATE", note="sweep")))
         return inputs
 
     def write(self, decision: Decision, positions: dict[str, int], *, folded: bool = False) -> None:
