@@ -26,7 +26,6 @@ from coordinator.state import Heard, State, entity_of
 from events.keys import Entity
 from events.records import Cause, Command, Event, Heartbeat, Leader, Report, Worker
 
-
 SETTLED_AT_ONCE = 1000
 
 
