@@ -41,13 +41,14 @@ class Reading:
 
     def take(self, key: str, value: Event | Gone | Rotten) -> None:
         entity = entity_of(key)
-        before = self.state.get(entity)
-        if not admits(header_of(value), self.epoch, header_of(before) if before else None):
-            return
-        self.epoch = header_of(value).epoch
-        self.unreadable.pop(key, None)
-        if isinstance(value, Rotten):
-            self.unreadable[key] = value
+        if type(value) is not Event or value.epoch != self.epoch or self.unreadable:
+            before = self.state.get(entity)
+            if not admits(header_of(value), self.epoch, header_of(before) if before else None):
+                return
+            self.epoch = header_of(value).epoch
+            self.unreadable.pop(key, None)
+            if isinstance(value, Rotten):
+                self.unreadable[key] = value
         fold(self.state, entity, value if isinstance(value, Event) else None)
 
     def set_aside(self) -> list[Unreadable]:

@@ -51,6 +51,10 @@ class Worker:
         self.ledger, self.position = Ledger(), len(self.orders.stored)
 
     @property
+    def is_busy(self) -> bool:
+        return bool(self.loops or self.publishing or self.removing)
+
+    @property
     def now(self) -> int:
         return self.world.now + self.skew
 
@@ -81,8 +85,8 @@ class Worker:
             if effect.who in self.loops:
                 self.loops[effect.who].stage = effect.checkpoint
         elif isinstance(effect, h.Publish):
-            long = self.world.chance("publishing takes long", 0.15)
-            self.publishing.append((self.now + (self.world.rng.randint(100, 1500) if long else 0), effect))
+            long = self.world.chance("publishing takes long", 0.25)
+            self.publishing.append((self.now + (self.world.rng.randint(100, 6000) if long else 0), effect))
         else:
             self.removing.append(effect)
 
@@ -140,7 +144,8 @@ class Worker:
         if world.chance("stall", 0.001):
             return
         loop.read(world.rng.randint(0, 5))
-        self.give(h.Progressed(who, loop.position, 8 * loop.position, self.now))
+        if world.steps % 4 == 0:
+            self.give(h.Progressed(who, loop.position, 8 * loop.position, self.now))
         if loop.position == loop.total and not loop.exhausted:
             loop.exhausted = True
             self.give(h.Exhausted(who, b"%d" % loop.position))
