@@ -14,19 +14,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from coordinator.clock import SteadyClock
-from coordinator.front import Front, Page, json_page
 from coordinator.hearing import Hearing
 from coordinator.metrics import Metrics
+from coordinator.peer_watch import PeerWatch
 from coordinator.peers import Peers
 from coordinator.reign import Rules
 from coordinator.runner import ShardRunner, Surroundings, Timing
 from coordinator.state import LOGIC
+from events.clock import SteadyClock
 from events.cluster import Cluster
-from events.codec import Codec, SchemaBook
 from events.errors import BrokerUnreachable
+from events.front import Front, Page, json_page
 from events.records import Beat, ShardLed
-from events.schema_topic import SchemaTopic
+from events.schema_topic import shared_codec
 from events.topics import TopicFacts, TopicSettings, ensure_topics
 
 LOG = logging.getLogger(__name__)
@@ -48,19 +48,6 @@ class ServiceSettings:
     version: str = ""
 
 
-def shared_codec(cluster: Cluster) -> Codec:
-    """For all threads of a process; our schemas are on the log before anything is written with them."""
-    book = SchemaBook()
-    topic, lock = SchemaTopic(cluster, book), threading.Lock()
-    topic.publish()
-
-    def refresh() -> None:
-        with lock:
-            topic.refresh()
-
-    return Codec(book, refresh=refresh)
-
-
 class Service:
     def __init__(self, cluster: Cluster, settings: ServiceSettings) -> None:
         self.cluster, self.settings = cluster, settings
@@ -72,7 +59,8 @@ class Service:
         self._started_ms = self._clock.now_ms()
         self._stopping = threading.Event()
         pages = {"/healthz": self._healthz, "/readyz": self._readyz, "/metrics": self._metrics_page}
-        self.front = Front(settings.host, settings.port, pages)
+        self._watching = PeerWatch()
+        self.front = Front(settings.host, settings.port, pages, self._watching.look)
         self.peers: Peers | None = None
         self.hearing: Hearing | None = None
 
@@ -136,7 +124,7 @@ class Service:
         self.runners = [ShardRunner(around, shard) for shard in shards]
         self.hearing.start()
         self.peers.start()
-        self.front.watch(self.peers)
+        self._watching.watch(self.peers)
         for runner in self.runners:
             runner.start()
 

@@ -234,6 +234,22 @@ class Worker(Section, frozen=True):
             extra={"may_be": "module names", "each": r"[^\W\d]\w*(\.[^\W\d]\w*)*"},
         ),
     ] = []
+    engine: Annotated[
+        str,
+        text(
+            "What runs its tasks. A module that is not Detent's own must be among the allowed ones.",
+            pattern=r"\A[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*\Z",
+            may_be="module:name",
+        ),
+    ] = "workers.trial:TrialEngine"
+    health_address: Annotated[
+        str,
+        parsed(
+            "Where it shows over HTTP whether it lives and is ready, and its metrics. Port 0: any free one.",
+            "host:port, such as 127.0.0.1:7001",
+            parse_address,
+        ),
+    ] = "127.0.0.1:0"
     spark: Spark = Spark()
 
 

@@ -111,6 +111,23 @@ def order_key(worker: str, job: str, pipeline: int, task: int) -> bytes:
     return "/".join((quote(worker, safe=""), quote(job, safe=""), str(pipeline), str(task))).encode()
 
 
+def order_prefix(worker: str) -> bytes:
+    """What the keys of a worker's orders begin with, and no other's."""
+    return f"{quote(worker, safe='')}/".encode()
+
+
+def parse_order_key(key: bytes) -> tuple[str, str, int, int]:
+    """Worker, job, pipeline and task that an order is for; the last two are -1 where it is for all."""
+    try:
+        worker, job, pipeline, task = key.decode("ascii").split("/")
+        parsed = unquote(worker, errors="strict"), unquote(job, errors="strict"), int(pipeline), int(task)
+    except (UnicodeDecodeError, ValueError) as error:
+        raise UnreadableKey(key, "expected worker/job/pipeline/task") from error
+    if order_key(*parsed) != key:
+        raise UnreadableKey(key, f"it should be written {order_key(*parsed).decode()}")
+    return parsed
+
+
 def murmur2(data: bytes) -> int:
     """Kafka's own 32-bit hash of a key, as its default partitioner uses it, so that services in any
     language which leave partitioning to their client reach the right shard."""

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
 
 from confluent_kafka import KafkaError, Message
 
 from events.cluster import Cluster
-from events.codec import SchemaBook
+from events.codec import Codec, SchemaBook
 from events.errors import BrokerUnreachable, DetentError
 from events.reader import PartitionReader
 
@@ -81,3 +82,20 @@ class SchemaTopic:
             self._on_topic.add(key)
         except (ValueError, DetentError) as error:
             LOG.error("a schema can't be used offset=%s key=%r reason=%s", message.offset(), key, error)
+
+
+def shared_codec(cluster: Cluster) -> Codec:
+    """For all threads of a process; our schemas are on the log before anything is written with them."""
+    book = SchemaBook()
+    topic, lock = SchemaTopic(cluster, book), threading.Lock()
+    try:
+        topic.publish()
+    except BaseException:
+        topic.close()
+        raise
+
+    def refresh() -> None:
+        with lock:
+            topic.refresh()
+
+    return Codec(book, refresh=refresh)

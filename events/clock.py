@@ -10,6 +10,12 @@ from collections.abc import Callable
 SLEW = 0.01  # how fast it follows the wall clock: ten milliseconds a second
 
 
+def since_boot_s() -> float:
+    """A steady clock that goes on while the machine sleeps, where there is one: whoever holds a lease needs it."""
+    boot = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if boot is None else time.clock_gettime(boot)
+
+
 class SteadyClock:
     """Safe for several threads."""
 
