@@ -13,7 +13,7 @@ from typing import TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
-from events.errors import PropertyRefused
+from events.errors import AccessRefused, BrokerUnreachable, DetentError, PropertyRefused
 
 Properties = dict[str, str | int | float | bool]
 Client = TypeVar("Client")
@@ -31,7 +31,6 @@ EVERYWHERE: Properties = {
     "topic.metadata.refresh.interval.ms": 60_000,
 }
 READING: Properties = {
-    "group.id": "detent",  # required by the client, never used: partitions are assigned and the cursor is ours
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
     "isolation.level": "read_committed",
@@ -77,9 +76,33 @@ PASSING = frozenset(
 )
 
 
+# What does not: a user whom the broker does not know, a certificate that does not fit, a right that is missing.
+CHECK_LOGIN = "Check the user, the password and the mechanism (kafka.sasl.*)."
+CHECK_CERTIFICATE = (
+    "Check that kafka.security.protocol is what this address speaks, and that kafka.ssl.ca.location holds the "
+    "authority that signed the broker's certificate."
+)
+CHECK_RIGHTS = "Give this user the rights of its role; docs/security.md lists them."
+REMEDIES = {
+    KafkaError._AUTHENTICATION: CHECK_LOGIN,
+    KafkaError.SASL_AUTHENTICATION_FAILED: CHECK_LOGIN,
+    KafkaError.UNSUPPORTED_SASL_MECHANISM: CHECK_LOGIN,
+    KafkaError._SSL: CHECK_CERTIFICATE,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: CHECK_RIGHTS,
+    KafkaError.GROUP_AUTHORIZATION_FAILED: CHECK_RIGHTS,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: CHECK_RIGHTS,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: CHECK_RIGHTS,
+}
+
+
 def passes(error: KafkaError) -> bool:
     """Whether asking again makes sense."""
     return error.retriable() or error.code() in PASSING
+
+
+def refuses(error: KafkaError) -> bool:
+    """Whether it is a broker that turns us away. One that goes away during the handshake does not."""
+    return error.code() in REMEDIES and "Disconnected" not in error.str()
 
 
 @dataclass(frozen=True)
@@ -100,12 +123,38 @@ class Cluster:
         return _made(lambda: AdminClient(properties, logger=LOG))
 
     def consumer(self, **properties: str | int | float | bool) -> Consumer:
-        merged = self._with(READING, _dotted(properties))
+        # A group is required by the client and never used: partitions are assigned, and the cursor is ours.
+        merged = self._with({"group.id": self.prefix}, READING, _dotted(properties))
         return _made(lambda: Consumer(merged, logger=LOG))
 
     def producer(self, *, logger: Log = LOG, **properties: str | int | float | bool) -> Producer:
         merged = self._with(WRITING, _dotted(properties))
         return _made(lambda: Producer(merged, logger=logger))
+
+    def transactional_id(self, shard: int) -> str:
+        """Whoever opened a producer with it last leads the shard."""
+        return f"{self.prefix}-shard-{shard}"
+
+    def refusal(self, doing: str, error: KafkaError) -> AccessRefused:
+        reason = f"{error.str().strip(' .')} ({error.name()})"
+        return AccessRefused(self.bootstrap_servers, doing, reason, REMEDIES[error.code()])
+
+    def no_answer(self, doing: str, waited_s: float) -> DetentError:
+        """What to raise when no broker answered: why they turn us away if they do, else that they can't be reached."""
+        return self.turned_away(doing) or BrokerUnreachable(self.bootstrap_servers, doing, waited_s)
+
+    def turned_away(self, doing: str, timeout_s: float = 1.0) -> AccessRefused | None:
+        """Ask whether brokers turn us away at the door. The client library would go on knocking for ever, and what
+        calls see of it is a time-out; the reason is told to a callback only, so this asks with a client of its own."""
+        heard: list[KafkaError] = []
+        admin = AdminClient({**self._with({}), "error_cb": heard.append}, logger=LOG)  # type: ignore[dict-item]
+        try:
+            admin.list_topics(timeout=timeout_s)
+        except KafkaException:
+            admin.poll(0)
+        else:
+            return None
+        return next((self.refusal(doing, error) for error in heard if refuses(error)), None)
 
     def _with(self, *more: Mapping[str, str | int | float | bool]) -> Properties:
         merged: Properties = {"bootstrap.servers": self.bootstrap_servers, **EVERYWHERE}

@@ -121,6 +121,19 @@ class PropertyRefused(DetentError):
 
 
 @dataclass(eq=False)
+class AccessRefused(DetentError):
+    """A broker is there and turns us away: asking again changes nothing until somebody changes something."""
+
+    bootstrap_servers: str
+    doing: str
+    reason: str
+    remedy: str
+
+    def message(self) -> str:
+        return f"the broker at {self.bootstrap_servers} refused us while {self.doing}: {self.reason}. {self.remedy}"
+
+
+@dataclass(eq=False)
 class TransactionAborted(DetentError):
     """Nothing of the transaction is or will be visible. Go back to the cursor and decide again."""
 

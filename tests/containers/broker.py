@@ -9,8 +9,11 @@ from __future__ import annotations
 import base64
 import contextlib
 import functools
+import os
+import signal
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -28,63 +31,100 @@ from tests.containers.settings import (
     ADMIN,
     ALONE,
     CLIENT_PORT,
-    DATA,
     KEYSTORE,
     MECHANISM,
     SECURED,
+    SETTINGS,
     TOGETHER,
     TRUSTSTORE,
+    fencing_properties,
     node_name,
     node_properties,
 )
 from tests.logs import until
 
-PROPERTIES = "/etc/detent/server.properties"
-START = "/etc/detent/start.sh"
-# The same for the official image and for ours. The class path stays unexpanded: Java itself reads the asterisk.
-START_SCRIPT = f"""set -e
-export CLASSPATH='/opt/kafka/libs/*'
-small="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
-log="-Dorg.slf4j.simpleLogger.defaultLogLevel=warn -Dorg.slf4j.simpleLogger.showDateTime=true -Dlog4j2.level=WARN"
-# A node that comes back may have another address: names are asked for anew.
-names="-Dsun.net.inetaddr.ttl=0 -Djava.net.preferIPv4Stack=true"
-if ! test -e {DATA}/meta.properties; then
-  java -Xmx128m $small $log kafka.tools.StorageTool format "$@" --config {PROPERTIES} >/dev/null
-fi
-exec java -Xmx384m $small $log $names -Djava.awt.headless=true kafka.Kafka {PROPERTIES}
-"""
+START_SCRIPT = Path(__file__).with_name("start.sh")
+START_LIMIT_S = 90.0
 LOG_LINES = 60
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the nodes of one cluster have in common."""
+
+    image: str
+    kind: Mapping[str, str]
+    ports: Sequence[int]  # on the host, one for each node
+    # A node that is alone and was killed has its last session ended first, as the embedded broker does.
+    fencing: bool = True
+    users: Mapping[str, str] = field(default_factory=dict)  # name → password
+    certificates: Certificates | None = None
+
+    def files(self, number: int) -> dict[str, bytes]:
+        properties = node_properties(number, self.ports, self.kind)
+        files = {"start.sh": START_SCRIPT.read_bytes(), "server.properties": properties_text(properties).encode()}
+        if self.fencing and len(self.ports) == 1:
+            files["fencing.properties"] = properties_text(fencing_properties(properties)).encode()
+        if self.certificates is not None:
+            files[KEYSTORE] = self.certificates.keystore.read_bytes()
+            files[TRUSTSTORE] = self.certificates.truststore.read_bytes()
+        return {f"{SETTINGS}/{name}": content for name, content in files.items()}
+
+    def format_options(self, cluster: uuid.UUID) -> list[str]:
+        options = [f"--cluster-id={base64.urlsafe_b64encode(cluster.bytes).decode().rstrip('=')}"]
+        for user, password in self.users.items():
+            options += ["--add-scram", f"{MECHANISM}=[name={user},password={password}]"]
+        return options
+
+    def login(self, user: str, password: str | None = None, authority: Path | None = None) -> dict[str, str]:
+        """librdkafka's properties for a user; none where there are no users."""
+        if self.certificates is None:
+            return {}
+        return {
+            "security.protocol": "SASL_SSL",
+            "ssl.ca.location": str(authority or self.certificates.authority),
+            "sasl.mechanism": MECHANISM,
+            "sasl.username": user,
+            "sasl.password": password or self.users[user],
+        }
 
 
 class BrokerContainer(DockerContainer):
     """One node. What a test may do to it, it may do again and again; its data stays as long as the container."""
 
-    def __init__(
-        self, image: str, number: int, ports: Sequence[int], network: Network, kind: Mapping[str, str],
-        format_options: Sequence[str], login: Mapping[str, str], files: Mapping[str, bytes],
-    ) -> None:  # fmt: skip
-        super().__init__(image, user="0:0", entrypoint=["sh", START], labels=owner_label())
-        self.number, self.login = number, dict(login)
-        self.bootstrap_servers = f"{HOST}:{ports[number - 1]}"
+    def __init__(self, plan: Plan, number: int, network: Network) -> None:
+        super().__init__(plan.image, user="0:0", entrypoint=["sh", f"{SETTINGS}/start.sh"], labels=owner_label())
+        self.number = number
+        self.bootstrap_servers = f"{HOST}:{plan.ports[number - 1]}"
+        self._login = plan.login(ADMIN)
         self._own_network = network
+        self._pid = 0
         self.with_name(f"detent-{network.name[:8]}-{node_name(number)}")
         self.with_network(network).with_network_aliases(node_name(number))
-        self.with_command(list(format_options))
+        self.with_command(plan.format_options(uuid.UUID(network.name)))
         # A fixed port: one chosen by the engine would be another after each start, and the advertised one stale.
-        self.ports[f"{CLIENT_PORT}/tcp"] = (HOST, ports[number - 1])  # type: ignore[assignment]
-        properties = properties_text(node_properties(number, ports, kind)).encode()
-        for path, content in {PROPERTIES: properties, START: START_SCRIPT.encode(), **files}.items():
+        self.ports[f"{CLIENT_PORT}/tcp"] = (HOST, plan.ports[number - 1])  # type: ignore[assignment]
+        for path, content in plan.files(number).items():
             self.with_copy_into_container(content, path)
 
-    def kill(self) -> None:
-        """SIGKILL, to its process."""
-        self.get_wrapped_container().kill("SIGKILL")
-        until(lambda: self._state() == "exited", f"the end of {self._name}")
+    def start(self) -> Self:
+        super().start()
+        self._note_pid()
+        return self
 
     def start_again(self, *, wait: bool = True) -> None:
         self.get_wrapped_container().start()
+        self._note_pid()
         if wait:
             self.wait_until_answering()
+
+    def kill(self) -> None:
+        """SIGKILL, and at once: by way of the engine it would come a tenth of a second later."""
+        if _runs_in(self._pid, self.get_container_id()):
+            os.kill(self._pid, signal.SIGKILL)
+        else:  # the engine is on another machine
+            self.get_wrapped_container().kill("SIGKILL")
+        until(lambda: self._state() == "exited", f"the end of {self._name}")
 
     def pause(self) -> None:
         """Freeze it: connections stay open and nothing answers."""
@@ -100,54 +140,57 @@ class BrokerContainer(DockerContainer):
     def connect(self) -> None:
         self._own_network.connect(self.get_container_id(), [node_name(self.number)])
 
-    def wait_until_answering(self, limit_s: float = 90.0) -> None:
-        def answered_or_dead() -> bool:
-            assert self._state() == "running", f"{self._name} ended. The end of its log:\n{self.log_tail()}"
-            return self.number in nodes_seen_at(self.bootstrap_servers, self.login)
+    def sees(self) -> set[int]:
+        """The nodes that it names when it is asked for its metadata; none when it does not answer."""
+        quiet = {"log_level": 0, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100}
+        client = AdminClient({"bootstrap.servers": self.bootstrap_servers, **quiet, **self._login})
+        try:
+            return set(client.list_topics(timeout=1.0).brokers)
+        except KafkaException:
+            return set()
+
+    def wait_until_answering(self) -> None:
+        def answers() -> bool:
+            assert self._state() == "running", f"{self._name} ended by itself"
+            return self.number in self.sees()
 
         try:
-            until(answered_or_dead, f"an answer of {self._name}", limit_s)
+            until(answers, f"an answer of {self._name}", START_LIMIT_S)
         except AssertionError as error:
             error.add_note(f"The end of its log:\n{self.log_tail()}")
             raise
 
-    def sees(self, numbers: set[int]) -> bool:
-        """Whether it answers that exactly these nodes are there."""
-        return nodes_seen_at(self.bootstrap_servers, self.login) == numbers
-
-    def log_tail(self, lines: int = LOG_LINES) -> str:
+    def log_tail(self) -> str:
         try:
-            return self.get_wrapped_container().logs(tail=lines).decode(errors="replace")
+            return str(self.get_wrapped_container().logs(tail=LOG_LINES), errors="replace")
         except DockerException as error:
             return f"(no log: {error})"
+
+    def _note_pid(self) -> None:
+        self.reload()
+        self._pid = int(self.get_wrapped_container().attrs["State"]["Pid"])
 
     def _state(self) -> str:
         self.reload()
         return self.status
 
 
-class Brokers:
-    """All nodes of one cluster, and the network that is theirs."""
+def _runs_in(pid: int, container_id: str) -> bool:
+    """Whether this process of our machine is one of the container's."""
+    try:
+        return container_id in Path(f"/proc/{pid}/cgroup").read_text("utf-8", errors="replace")
+    except OSError:
+        return False
 
-    def __init__(
-        self, image: str, count: int, kind: Mapping[str, str], *, users: Mapping[str, str] | None = None,
-        certificates: Certificates | None = None,
-    ) -> None:  # fmt: skip
-        self.certificates = certificates
-        self._users = dict(users or {})
+
+class Brokers:
+    """All nodes of one cluster, and the network that is theirs. They run inside a `with` block."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.bootstrap_servers = ",".join(f"{HOST}:{port}" for port in plan.ports)
         self._network = Network(docker_network_kw={"labels": owner_label()})
-        ports: list[int] = []
-        for _ in range(count):
-            ports.append(find_free_port(set(ports)))
-        self.bootstrap_servers = ",".join(f"{HOST}:{port}" for port in ports)
-        files, login = {}, {}
-        if certificates is not None:
-            files = {KEYSTORE: certificates.keystore.read_bytes(), TRUSTSTORE: certificates.truststore.read_bytes()}
-            login = self.login(ADMIN)
-        self.nodes = [
-            BrokerContainer(image, number, ports, self._network, kind, self._format_options(), login, files)
-            for number in range(1, count + 1)
-        ]
+        self.nodes = [BrokerContainer(plan, number, self._network) for number in range(1, len(plan.ports) + 1)]
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as undo:
@@ -170,52 +213,33 @@ class Brokers:
     def node(self, number: int) -> BrokerContainer:
         return self.nodes[number - 1]
 
-    def login(self, user: str, password: str | None = None, authority: Path | None = None) -> dict[str, str]:
-        """librdkafka's properties for a user of a secured broker."""
-        assert self.certificates is not None
-        return {
-            "security.protocol": "SASL_SSL",
-            "ssl.ca.location": str(authority or self.certificates.authority),
-            "sasl.mechanism": MECHANISM,
-            "sasl.username": user,
-            "sasl.password": password or self._users[user],
-        }
-
     def wait_for_all(self) -> None:
         """Until each node says that all are there."""
         everyone = {node.number for node in self.nodes}
         for node in self.nodes:
-            until(functools.partial(node.sees, everyone), f"node {node.number} to see nodes {everyone}", 90.0)
-
-    def _format_options(self) -> list[str]:
-        cluster_id = base64.urlsafe_b64encode(uuid.UUID(self._network.name).bytes).decode().rstrip("=")
-        options = [f"--cluster-id={cluster_id}"]
-        for user, password in self._users.items():
-            options += ["--add-scram", f"{MECHANISM}=[name={user},password={password}]"]
-        return options
+            until(functools.partial(_sees, node, everyone), f"node {node.number} to see {everyone}", START_LIMIT_S)
 
 
-def single_broker(image: str) -> Brokers:
-    return Brokers(image, 1, ALONE)
+def _sees(node: BrokerContainer, numbers: set[int]) -> bool:
+    return node.sees() == numbers
+
+
+def single_broker(image: str, *, fencing: bool = True) -> Brokers:
+    return Brokers(Plan(image, ALONE, _free_ports(1), fencing))
 
 
 def three_brokers(image: str) -> Brokers:
     """Replication 3, of which 2 must be in sync; dead nodes are noticed in about two seconds."""
-    return Brokers(image, 3, TOGETHER)
+    return Brokers(Plan(image, TOGETHER, _free_ports(3)))
 
 
 def secured_broker(image: str, certificates: Certificates, users: Mapping[str, str]) -> Brokers:
-    """SASL_SSL for clients, and nothing allowed but what an ACL says; `admin` may everything."""
-    return Brokers(image, 1, {**ALONE, **SECURED}, users=users, certificates=certificates)
+    """SASL_SSL for clients, and nothing allowed but what an ACL says; the user `admin` may do everything."""
+    return Brokers(Plan(image, {**ALONE, **SECURED}, _free_ports(1), users=users, certificates=certificates))
 
 
-def nodes_seen_at(bootstrap_servers: str, login: Mapping[str, str], timeout_s: float = 1.0) -> set[int]:
-    """The nodes that the metadata names which is answered there; none when nothing is answered."""
-    quiet = {"log_level": 0, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100}
-    try:
-        metadata = AdminClient({"bootstrap.servers": bootstrap_servers, **quiet, **login}).list_topics(
-            timeout=timeout_s
-        )
-    except KafkaException:
-        return set()
-    return set(metadata.brokers)
+def _free_ports(count: int) -> list[int]:
+    ports: list[int] = []
+    for _ in range(count):
+        ports.append(find_free_port(set(ports)))
+    return ports

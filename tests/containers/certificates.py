@@ -10,6 +10,7 @@ from events.java import find_java
 
 PASSWORD = "only-for-tests"  # of the key stores, which live as long as the test run
 BROKER_NAME = "CN=broker"
+KEY = ("-keyalg", "EC", "-groupname", "secp256r1", "-validity", "2")
 LIMIT_S = 60
 
 
@@ -22,17 +23,21 @@ class Certificates:
     authority: Path
 
 
+def make_authority(directory: Path) -> Path:
+    """An authority, as clients want it; its key is left in `broker.p12`."""
+    store, authority = directory / "broker.p12", directory / "authority.pem"
+    _keytool(store, "-genkeypair", "-alias", "authority", "-dname", "CN=authority", "-ext", "bc:c", *KEY)
+    _keytool(store, "-exportcert", "-alias", "authority", "-rfc", "-file", str(authority))
+    return authority
+
+
 def make_certificates(directory: Path, hosts: list[str]) -> Certificates:
     """A new authority, and a broker's certificate for 127.0.0.1 and the named hosts."""
-    directory.mkdir(parents=True, exist_ok=True)
-    made = Certificates(directory / "broker.p12", directory / "trusted.p12", directory / "authority.pem")
-    key = ["-keyalg", "EC", "-groupname", "secp256r1", "-validity", "2"]
+    made = Certificates(directory / "broker.p12", directory / "trusted.p12", make_authority(directory))
     names = ",".join(["ip:127.0.0.1", *(f"dns:{host}" for host in hosts)])
-    _keytool(made.keystore, "-genkeypair", "-alias", "authority", "-dname", "CN=authority", "-ext", "bc:c", *key)
-    _keytool(made.keystore, "-exportcert", "-alias", "authority", "-rfc", "-file", str(made.authority))
     _keytool(made.truststore, "-importcert", "-alias", "authority", "-noprompt", "-file", str(made.authority))
     _keytool(made.keystore, "-genkeypair", "-alias", "broker", "-signer", "authority", "-dname", BROKER_NAME,
-             "-ext", f"san={names}", *key)  # fmt: skip
+             "-ext", f"san={names}", *KEY)  # fmt: skip
     # The broker shows any key that it finds in its store: it must not find the authority's.
     _keytool(made.keystore, "-delete", "-alias", "authority")
     return made

@@ -37,7 +37,7 @@ MODULES = (
 # What the runtime is linked with, and what the compression codecs inside the jars are.
 LINKED = ("bin/java", "lib/server/libjvm.so", "lib/libjava.so", "lib/libnet.so", "lib/libnio.so", "lib/libzip.so")
 FOR_CODECS = ("libstdc++.so.6", "libgcc_s.so.1")
-APPLETS = ("sh", "cat", "ls", "kill", "ps")
+APPLETS = ("sh", "cat", "grep", "kill", "ls", "ps", "sleep")
 LIMIT_S = 300
 
 

@@ -12,8 +12,9 @@ from events.broker_settings import DEFAULTS, HOST
 from tests.containers.certificates import BROKER_NAME, PASSWORD
 
 CLIENT_PORT, CONTROLLER_PORT, INTERNAL_PORT = 9092, 9093, 9094
-DATA = "/var/lib/detent/data"
-KEYSTORE, TRUSTSTORE = "/etc/detent/broker.p12", "/etc/detent/trusted.p12"
+DATA = "/var/lib/detent/data"  # as in start.sh
+SETTINGS = "/etc/detent"
+KEYSTORE, TRUSTSTORE = "broker.p12", "trusted.p12"
 ADMIN = "admin"
 MECHANISM = "SCRAM-SHA-512"
 
@@ -32,6 +33,9 @@ TOGETHER = {
     "replica.lag.time.max.ms": "1500",
     "controller.quorum.fetch.timeout.ms": "1000",
     "controller.quorum.election.timeout.ms": "300",
+    # A machine that is gone does not even refuse connections: what a coordinator had asked it, the markers of a
+    # committed transaction for instance, is asked of the next leader after this long (30 s by default).
+    "request.timeout.ms": "2000",
 }
 SECURED = {
     "listener.security.protocol.map": "CLIENT:SASL_SSL,INTERNAL:SSL,CONTROLLER:SSL",
@@ -43,14 +47,23 @@ SECURED = {
     "listener.name.internal.ssl.client.auth": "required",
     "listener.name.controller.ssl.client.auth": "required",
     "ssl.keystore.type": "PKCS12",
-    "ssl.keystore.location": KEYSTORE,
+    "ssl.keystore.location": f"{SETTINGS}/{KEYSTORE}",
     "ssl.keystore.password": PASSWORD,
     "ssl.key.password": PASSWORD,
     "ssl.truststore.type": "PKCS12",
-    "ssl.truststore.location": TRUSTSTORE,
+    "ssl.truststore.location": f"{SETTINGS}/{TRUSTSTORE}",
     "ssl.truststore.password": PASSWORD,
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users": f"User:{BROKER_NAME};User:{ADMIN}",
+}
+
+
+# A node as nothing but a controller, which finds the session of the broker that it was before stale at once.
+FENCING = {
+    "process.roles": "controller",
+    "listeners": f"CONTROLLER://:{CONTROLLER_PORT}",
+    "broker.session.timeout.ms": "100",
+    "broker.heartbeat.interval.ms": "50",
 }
 
 
@@ -76,3 +89,9 @@ def node_properties(number: int, ports: Sequence[int], kind: Mapping[str, str]) 
         "advertised.listeners": f"CLIENT://{HOST}:{ports[number - 1]},INTERNAL://{name}:{INTERNAL_PORT}",
         "log.dirs": DATA,
     }
+
+
+def fencing_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    """For a node that is alone, to be run for a moment after it was killed."""
+    brokers_only = ("advertised.listeners", "inter.broker.listener.name")
+    return {name: value for name, value in properties.items() if name not in brokers_only} | FENCING
