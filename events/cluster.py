@@ -6,6 +6,7 @@ The one place where a librdkafka property is set. It holds no state and opens no
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -148,13 +149,34 @@ class Cluster:
         calls see of it is a time-out; the reason is told to a callback only, so this asks with a client of its own."""
         heard: list[KafkaError] = []
         admin = AdminClient({**self._with({}), "error_cb": heard.append}, logger=LOG)  # type: ignore[dict-item]
+        deadline = time.monotonic() + timeout_s
+        while (left_s := deadline - time.monotonic()) > 0:
+            try:
+                admin.list_topics(timeout=min(left_s, 0.1))
+            except KafkaException:
+                admin.poll(0)  # calls what it has heard
+            else:
+                return None
+            for error in filter(refuses, heard):
+                return self.refusal(doing, error)
+        return None
+
+    def flush(self, producer: Producer, doing: str, patience_s: float) -> None:
+        """Wait until the producer has an answer for all it was given. Each record's own answer is its callback's."""
         try:
-            admin.list_topics(timeout=timeout_s)
-        except KafkaException:
-            admin.poll(0)
-        else:
-            return None
-        return next((self.refusal(doing, error) for error in heard if refuses(error)), None)
+            left = producer.flush(patience_s)
+        except (KafkaException, SystemError) as failure:
+            # Whoever may not write anything at all is told so by a fatal error, which the client library raises amid
+            # its callbacks: Python calls that a SystemError, with the real one as the cause.
+            fatal = failure.__cause__ if isinstance(failure, SystemError) else failure
+            if not isinstance(fatal, KafkaException):
+                raise
+            error: KafkaError = fatal.args[0]
+            if refuses(error):
+                raise self.refusal(doing, error) from failure
+            raise DetentError(f"{doing} failed for good: {error.str()} ({error.name()})") from failure
+        if left:
+            raise self.no_answer(doing, patience_s)
 
     def _with(self, *more: Mapping[str, str | int | float | bool]) -> Properties:
         merged: Properties = {"bootstrap.servers": self.bootstrap_servers, **EVERYWHERE}

@@ -47,8 +47,7 @@ class DeadLetters:
 
     def flush(self, patience_s: float = 30.0) -> None:
         """Wait until all are durable. Raises when they are not: whoever put them aside must not go on then."""
-        if self._producer.flush(patience_s):
-            raise self._cluster.no_answer("writing dead letters", patience_s)
+        self._cluster.flush(self._producer, "writing dead letters", patience_s)
         if self._failed is not None:
             failed, self._failed = self._failed, None
             if refuses(failed):

@@ -64,8 +64,7 @@ class SchemaTopic:
             value = json.dumps(self._book.own[name], separators=(",", ":")).encode()
             key = self._book.fingerprints[name].hex().encode()
             producer.produce(self._cluster.topic("schemas"), value, key, 0, delivered)
-        if producer.flush(patience_s):
-            raise self._cluster.no_answer("writing the schemas topic", patience_s)
+        self._cluster.flush(producer, "writing the schemas topic", patience_s)
         if failed and refuses(failed[0]):
             raise self._cluster.refusal(f"writing to {self._cluster.topic('schemas')}", failed[0])
         if failed:

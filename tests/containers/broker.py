@@ -193,22 +193,30 @@ class Brokers:
         self.nodes = [BrokerContainer(plan, number, self._network) for number in range(1, len(plan.ports) + 1)]
 
     def __enter__(self) -> Self:
-        with contextlib.ExitStack() as undo:
+        try:
             self._network.create()
-            undo.callback(self._network.remove)
             for node in self.nodes:
-                undo.callback(node.stop)
                 node.start()
             for node in self.nodes:
                 node.wait_until_answering()
             self.wait_for_all()
-            self._undo = undo.pop_all()
+        except BaseException:
+            self._remove()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._undo.close()
+        self._remove()
+
+    def _remove(self) -> None:
+        with contextlib.ExitStack() as undo:  # each step, whatever comes of the others; the last one first
+            undo.callback(self._network._docker.client.close)
+            if self._network._network is not None:
+                undo.callback(self._network.remove)
+            for node in self.nodes:
+                undo.callback(node.stop)
 
     def node(self, number: int) -> BrokerContainer:
         return self.nodes[number - 1]
@@ -235,7 +243,8 @@ def three_brokers(image: str) -> Brokers:
 
 def secured_broker(image: str, certificates: Certificates, users: Mapping[str, str]) -> Brokers:
     """SASL_SSL for clients, and nothing allowed but what an ACL says; the user `admin` may do everything."""
-    return Brokers(Plan(image, {**ALONE, **SECURED}, _free_ports(1), users=users, certificates=certificates))
+    plan = Plan(image, {**ALONE, **SECURED}, _free_ports(1), fencing=False, users=users, certificates=certificates)
+    return Brokers(plan)
 
 
 def _free_ports(count: int) -> list[int]:

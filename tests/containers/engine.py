@@ -5,7 +5,9 @@ It never starts an engine: `.ci/run` does, and on a laptop the user.
 
 from __future__ import annotations
 
+import gc
 import os
+import warnings
 from collections.abc import Mapping
 
 import docker
@@ -20,6 +22,14 @@ OWNER = "detent.tests.owner"
 
 def why_no_engine() -> str | None:
     """None where an engine answers; else what is wrong and what to do."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # the client forgets a socket that it could not connect
+        missing = _ask_engine()
+        gc.collect()
+    return missing
+
+
+def _ask_engine() -> str | None:
     try:
         client = docker.from_env(timeout=10)
         try:

@@ -36,6 +36,7 @@ TOGETHER = {
     # A machine that is gone does not even refuse connections: what a coordinator had asked it, the markers of a
     # committed transaction for instance, is asked of the next leader after this long (30 s by default).
     "request.timeout.ms": "2000",
+    "replica.socket.timeout.ms": "2000",
 }
 SECURED = {
     "listener.security.protocol.map": "CLIENT:SASL_SSL,INTERNAL:SSL,CONTROLLER:SSL",
