@@ -1,15 +1,18 @@
 """Who may do what on a cluster with an authorizer: the least that each role needs, said once.
 
-Data, and its translation into Kafka's bindings. It grants nothing by itself. docs/security.md shows the table.
+Data, its translation into Kafka's bindings, and granting them, which nothing does by itself. docs/security.md shows the
+table.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
 
-from events.cluster import Cluster
+from events.cluster import Cluster, refuses
+from events.errors import DetentError
 
 ANY_HOST = "*"
 EVERY_TOPIC = ("commands", "reports", "events", "orders", "coordinators", "workers", "schemas", "dead-letters")
@@ -83,6 +86,21 @@ def bindings(cluster: Cluster, role: str, principal: str) -> list[AclBinding]:
         for name in grant.names
         for operation in grant.operations
     ]
+
+
+def grant(cluster: Cluster, role: str, principal: str, patience_s: float = 30.0) -> None:
+    """Give a principal the rights of a role. Only whoever may alter the cluster can."""
+    admin = cluster.admin()
+    for created in admin.create_acls(bindings(cluster, role, principal)).values():
+        try:
+            created.result(timeout=patience_s)
+        except KafkaException as error:
+            doing = f"giving {principal} the rights of a {role}"
+            if refuses(error.args[0]):
+                raise cluster.refusal(doing, error.args[0]) from error
+            raise DetentError(f"{doing} failed: {error.args[0].str()}") from error
+        except TimeoutError as error:
+            raise cluster.no_answer(f"giving {principal} the rights of a {role}", patience_s) from error
 
 
 def _pattern(cluster: Cluster, grant: Grant, name: str) -> tuple[str, ResourcePatternType]:

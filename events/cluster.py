@@ -102,8 +102,8 @@ def passes(error: KafkaError) -> bool:
 
 
 def refuses(error: KafkaError) -> bool:
-    """Whether it is a broker that turns us away. One that goes away during the handshake does not."""
-    return error.code() in REMEDIES and "Disconnected" not in error.str()
+    """Whether it is a broker that turns us away. One that goes away during the handshake does not: that passes."""
+    return error.code() in REMEDIES
 
 
 @dataclass(frozen=True)
