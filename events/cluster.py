@@ -1,6 +1,7 @@
 """Which Kafka cluster, under which names, and how every client of Detent talks to it.
 
-The one place where a librdkafka property is set. It holds no state and opens no connection by itself.
+The one place where a librdkafka property is set. It holds no state, and opens no connection by itself except to ask why
+brokers turn us away.
 """
 
 from __future__ import annotations

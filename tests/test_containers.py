@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -74,9 +74,16 @@ def secured(kafka_image: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.fixture(params=["single", "trio", "secured"])
-def cluster(request: pytest.FixtureRequest) -> Cluster:
-    """A cluster of its own on brokers of each kind, as somebody who may do everything."""
-    return own_cluster_on(request.getfixturevalue(request.param))
+def brokers(request: pytest.FixtureRequest) -> Brokers:
+    """Each kind."""
+    running: Brokers = request.getfixturevalue(request.param)
+    return running
+
+
+@pytest.fixture
+def cluster(brokers: Brokers) -> Cluster:
+    """Topics of its own on brokers of each kind, for somebody who may do everything."""
+    return own_cluster_on(brokers)
 
 
 def own_cluster_on(brokers: Brokers) -> Cluster:
@@ -540,15 +547,18 @@ def test_the_image_is_made_once_or_named(kafka_image: str, monkeypatch: pytest.M
 
 def test_what_a_killed_run_left_is_removed_and_nothing_else(docker_engine: None) -> None:
     client = docker.from_env()
-    ours = client.networks.create("detent-test-ours", labels=engine.owner_label())
-    left = client.networks.create("detent-test-left", labels={engine.OWNER: f"{os.getpid()} long ago"})
+    dead = f"{engine.owner_label()[engine.OWNER]} of another start"
+    name = f"detent-{uuid.uuid4().hex[:10]}"
+    ours = client.networks.create(name, labels=engine.owner_label())
+    client.networks.create(f"{name}-left", labels={engine.OWNER: dead})
     try:
-        assert engine.remove_leftovers() == ["detent-test-left"]
-        assert {network.name for network in client.networks.list()} >= {"detent-test-ours"}
+        removed = engine.remove_leftovers()
+        assert f"{name}-left" in removed
+        assert name not in removed
+        assert client.networks.list(names=[f"^{name}$"])
     finally:
         ours.remove()
         client.close()
-    assert left
 
 
 def test_where_there_is_no_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

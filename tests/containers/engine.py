@@ -9,6 +9,7 @@ import gc
 import os
 import warnings
 from collections.abc import Mapping
+from pathlib import Path
 
 import docker
 from docker.errors import DockerException, NotFound
@@ -55,7 +56,7 @@ def set_up_testcontainers() -> None:
 
 def owner_label() -> dict[str, str]:
     """Which process a container or network belongs to."""
-    return {OWNER: f"{os.getpid()} {process_identity(os.getpid())}"}
+    return {OWNER: f"{os.getpid()} {_processes()} {process_identity(os.getpid())}"}
 
 
 def remove_leftovers() -> list[str]:
@@ -79,5 +80,16 @@ def remove_leftovers() -> list[str]:
 
 
 def _is_owned(label: str) -> bool:
-    pid, _, identity = label.partition(" ")
+    pid, _, rest = label.partition(" ")
+    processes, _, identity = rest.partition(" ")
+    if processes != _processes():  # a run inside a container that shares the engine: not ours to judge
+        return True
     return process_identity(int(pid)) == identity
+
+
+def _processes() -> str:
+    """Which set of processes our pids count in."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return "pid:[all]"
