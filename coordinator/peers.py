@@ -1,8 +1,8 @@
 """The coordinators and what each knows of the others: every process beats, one small record whatever it leads, and
 listens to the beats of the others. Liveness is counted by this process's own monotonic clock.
 
-Death is faster than silence: a connection is held to every other's health address (coordinator/peer_watch.py); where it ends
-and can't be made again, that process is gone. It is a hint only. Fencing decides.
+Death is faster than silence: a connection is held to every other's health address (coordinator/peer_watch.py); where it
+ends and can't be made again, that process is gone. It is a hint only. Fencing decides.
 """
 
 from __future__ import annotations

@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from events.cluster import FETCH_WAIT_MS, Cluster
-from events.errors import BrokerUnreachable
 from events.reader import BATCH, PartitionReader, WholeTransactions, columns, offset_of
 from events.table import Poison, Raw, Table
 
@@ -74,7 +73,7 @@ class Follower:
                     reader = self.reader
                     reader.check()
                     doing = f"replaying {reader.topic}/{reader.partition} from offset {reader.position} to {end}"
-                    raise BrokerUnreachable(reader.cluster.bootstrap_servers, doing, patience_s)
+                    raise reader.cluster.no_answer(doing, patience_s)
         if self.reader.position > end:  # what was fetched beyond is for `advance`, in whole transactions
             self.reader.go_to(end)
         self.table.next_offset = end
