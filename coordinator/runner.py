@@ -151,7 +151,7 @@ class ShardRunner:
         if self._warm is None:
             self._warm = WarmWriter(
                 around.cluster,
-                f"{around.cluster.prefix}-shard-{self.shard}",
+                around.cluster.transactional_id(self.shard),
                 transaction_timeout_ms=around.timing.transaction_timeout_ms,
             )
             self._warm.tend()
