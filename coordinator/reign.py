@@ -21,6 +21,7 @@ from coordinator.hearing import Hearing
 from coordinator.quarantine import Impossible
 from coordinator.replica import Replica
 from coordinator.state import State, entity_of
+from coordinator.telling import tell
 from events.cluster import Cluster
 from events.codec import Codec
 from events.dead_letters import DeadLetters
@@ -55,7 +56,8 @@ class Rules:
 class Counts(Protocol):
     """Where what happens is counted."""
 
-    def transaction(self, shard: int, inputs: int, events: int, took_s: float) -> None: ...
+    def transaction(self, shard: int, inputs: int, events: Sequence[Event | Gone], took_s: float) -> None: ...
+    def orphans(self, shard: int, count: int) -> None: ...
     def ignored(self, shard: int, notes: Sequence[str]) -> None: ...
     def dead_letter(self, shard: int, topic: str) -> None: ...
     def aborted(self, shard: int) -> None: ...
@@ -87,6 +89,7 @@ class Reign:
         self._swept_ms = 0
         self._unswept: list[str] = []
         self._slice = 1
+        self._orphans = 0
         self._waiting: deque[Input] = deque()
         self._drafts: list[Draft] = []  # what the state has and the log has not
         self._events: list[Event | Gone] = []
@@ -232,9 +235,12 @@ class Reign:
         at a pace that costs next to nothing."""
         note_silence(self.state, now, self._rules.lease_ms)
         if not self._unswept:
+            self._counts.orphans(self.state.shard, self._orphans)
+            self._orphans = 0
             self._unswept = list(self.state.jobs)
             self._slice = min(MOST_SWEPT, -(-len(self._unswept) // SLICES))
         jobs, self._unswept = tuple(self._unswept[: self._slice]), self._unswept[self._slice :]
+        self._orphans += sum(job in self.state.jobs and self.state.jobs[job].is_orphaned for job in jobs)
         self._decide(Sweep(self._rules.lease_ms, jobs), Cause(kind="STATE", note="sweep"))
 
     def _decide(self, given: core.Input, cause: Cause) -> None:
@@ -281,9 +287,10 @@ class Reign:
             self._take_back()
             raise
         self._replica.own(written, offset + 1)
-        self._counts.transaction(state.shard, inputs, len(self._events), time.monotonic() - started)
+        self._counts.transaction(state.shard, inputs, self._events, time.monotonic() - started)
         if self._notes:
             self._counts.ignored(state.shard, self._notes)
+        tell(state.shard, self._events, self._notes)
 
     def _outgoing_events(self) -> tuple[list[Outgoing], dict[bytes, bytes | None]]:
         shard = self.state.shard
