@@ -13,7 +13,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from coordinator.checkpoint import order_commit, trigger
-from coordinator.commands import obey
+from coordinator.commands import obey, refuse
 from coordinator.deploy import order_deploy, place, place_waiting, task_of
 from coordinator.draft import Decision, Draft
 from coordinator.ending import begin_cleanup, expire_summary
@@ -43,7 +43,14 @@ class Sweep(NamedTuple):
     jobs: tuple[str, ...]
 
 
-Input = Command | Report | Heartbeat | Timer | Sweep | Unreadable | Impossible
+class Undoable(NamedTuple):
+    """A command whose decision can't be made or can't be written."""
+
+    command: Command
+    reason: str
+
+
+Input = Command | Report | Heartbeat | Timer | Sweep | Unreadable | Impossible | Undoable
 
 
 def note_heartbeat(state: State, heartbeat: Heartbeat, now: int) -> None:
@@ -79,6 +86,8 @@ def drafted(state: State, given: Input, now: int, cause: Cause) -> Draft:
             set_aside(draft, given)
         elif isinstance(given, Impossible):
             quarantine(draft, given)
+        elif isinstance(given, Undoable):
+            refuse(draft, given.command, given.reason)
         else:
             jobs = [name for name in given.jobs if name in state.jobs]
             judge_workers(draft, given.lease_ms, jobs)

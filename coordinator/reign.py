@@ -206,7 +206,7 @@ class Reign:
             LOG.exception("an input could not be decided on, its job is quarantined shard=%d place=%s job=%s",
                           self.state.shard, place, record.job)  # fmt: skip
             self._put_aside(given, f"it could not be decided on: {error!r}")
-            self._quarantine(record.job, f"{place} could not be decided on: {error!r}", cause)
+            self._give_up(record, f"{place} could not be decided on: {error!r}", cause)
 
     def _decide_the_rest(self) -> None:
         """Heartbeats, deadlines, and the sweep."""
@@ -245,6 +245,13 @@ class Reign:
 
     def _decide(self, given: core.Input, cause: Cause) -> None:
         self._take(core.drafted(self.state, given, self._now_ms(), cause))
+
+    def _give_up(self, record: Command | Report, reason: str, cause: Cause) -> None:
+        """A command is refused; of a report nobody knows what it should have led to, so its job ends."""
+        if isinstance(record, Command):
+            self._decide(core.Undoable(record, reason), cause)
+        else:
+            self._quarantine(record.job, reason, cause)
 
     def _quarantine(self, job: str, reason: str, cause: Cause) -> None:
         self._counts.quarantined(self.state.shard)
@@ -327,20 +334,23 @@ class Reign:
             self._one_by_one = count
             self._back_to_cursor()
             return
-        job = entity_of(error.key.decode()).job if error.topic == "events" else ""
-        if not job:
-            raise error
         self._save()
+        cause = Cause(kind="STATE", note="a record of it is too large")
         if count == 1:
             self._back_to_cursor()
-            self._skip_one(str(error))
-        self._quarantine(job, str(error), Cause(kind="STATE", note="a record of it is too large"))
+            self._skip_one(str(error), cause)
+        elif error.topic == "events" and (job := entity_of(error.key.decode()).job):
+            self._quarantine(job, str(error), cause)
+        else:
+            raise error
         self._write(count)
 
-    def _skip_one(self, reason: str) -> None:
+    def _skip_one(self, reason: str, cause: Cause) -> None:
         assert self._inputs is not None
         while not self._waiting:
             self._waiting.extend(self._inputs.poll(LONGEST_WAIT_S, 1))
         given = self._waiting.popleft()
         self._put_aside(given, reason)
         self._consumed[given.topic, given.partition] = given.place.offset + 1
+        record = self._codec.decode(given.message.value(), KINDS[given.topic], given.place)
+        self._give_up(record, reason, cause)

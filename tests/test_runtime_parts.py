@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from events.clock import SteadyClock
 from coordinator.membership import Member, candidates, preferred, rank
 from coordinator.telling import tell
+from events.clock import SteadyClock
 from events.places import Place
 from events.records import Beat, ShardLed
 from tests.shard import Shard
