@@ -34,6 +34,8 @@ from events.records import (
     TaskStopped,
 )
 
+STALLED = "STALLED: "  # how the reason of a task begins that is alive but makes no progress
+
 
 def hear(draft: Draft, report: Report) -> None:
     """Take a report in."""
@@ -211,7 +213,7 @@ def stall(draft: Draft, job: JobView, key: tuple[str, int, int], task: Event, sa
         draft.note(f"late TaskStalled of {task.entity}: its source is exhausted since")
         return
     reason = f"no progress since {said.progressed_at}: {said.reason}"
-    state = replace(task_of(task), reason=f"STALLED: {reason}")
+    state = replace(task_of(task), reason=STALLED + reason)
     draft.emit(Entity("task", key), "stalled", state, incarnation=task.incarnation, attempt=task.attempt,
                due_at=task.due_at)  # fmt: skip
     if job.plan.env.restart_stalled and job.event is not None and job.event.to not in TERMINAL_JOB:

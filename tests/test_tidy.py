@@ -21,8 +21,10 @@ PURE = [
     "events/table.py", "events/keys.py", "events/encoding.py", "events/records.py", "coordinator/lifecycle.py",
     "coordinator/specification.py", "coordinator/state.py", "coordinator/draft.py", "coordinator/deploy.py",
     "coordinator/checkpoint.py", "coordinator/ending.py", "coordinator/failure.py", "coordinator/commands.py",
-    "coordinator/reports.py", "coordinator/settle.py", "coordinator/core.py", "workers/core.py",
-    "workers/attempts.py", "workers/ledger.py", "workers/happenings.py",
+    "coordinator/reports.py", "coordinator/settle.py", "coordinator/core.py", "coordinator/submit.py",
+    "coordinator/restore.py", "coordinator/savepoint.py", "coordinator/repair.py", "coordinator/quarantine.py",
+    "coordinator/health.py", "coordinator/rerun.py", "workers/core.py", "workers/attempts.py", "workers/ledger.py",
+    "workers/happenings.py",
 ]  # fmt: skip
 IMPURE_IMPORTS = {
     "asyncio", "confluent_kafka", "datetime", "http", "io", "logging", "multiprocessing", "os", "pathlib", "pyspark",
