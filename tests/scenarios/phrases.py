@@ -1,0 +1,37 @@
+"""Phrases of the stories' language: what a line means is the function whose pattern it matches as a whole."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from tests.scenarios.story import StoryError
+
+if TYPE_CHECKING:
+    from tests.scenarios.stage import Stage
+
+T = TypeVar("T")
+
+
+class Phrases:
+    """A vocabulary: patterns with what they mean. Groups of the pattern are the function's arguments."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.known: list[tuple[re.Pattern[str], Callable[..., object]]] = []
+
+    def means(self, pattern: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
+        def register(function: Callable[..., T]) -> Callable[..., T]:
+            self.known.append((re.compile(pattern), function))
+            return function
+
+        return register
+
+    def say(self, stage: Stage, text: str) -> object:
+        for pattern, function in self.known:
+            if match := pattern.fullmatch(text):
+                return function(stage, *match.groups())
+        raise StoryError(
+            f"no {self.kind} is written {text!r}; those known: {', '.join(p.pattern for p, _ in self.known)}"
+        )
