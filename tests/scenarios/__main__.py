@@ -1,4 +1,4 @@
-"""python -m tests.scenarios [--write] | --list | --story NAME [--trace] [--crash 17,42] | --sweep [--story NAME]
+"""python -m tests.scenarios [--story NAME] [--list | --write | --sweep | --trace [--crash 17,42]]
 
 Without options every story is told once and compared with its golden trace. --write puts the traces of now into the
 files: read the diff. --sweep lets the leader die at every boundary besides.
@@ -15,9 +15,10 @@ from tests.scenarios.runner import SEED, find, perform, stage_for, sweep, tell, 
 from tests.scenarios.story import Story, all_stories, files, read, write
 
 
-def rewrite() -> int:
+def rewrite(scenarios: set[str]) -> int:
     for path in files():
-        write(path, [trace_of(tell(story)) for story in read(path)])
+        if path.stem in scenarios:
+            write(path, [trace_of(tell(story)) for story in read(path)])
     return 0
 
 
@@ -52,9 +53,9 @@ def main() -> int:
     options.add_argument("--sweep", action="store_true", help="let the leader die at every boundary, and at two")
     options.add_argument("--seed", type=int, default=SEED, help="of the second deaths of a sweep")
     asked = options.parse_args()
-    if asked.write:
-        return rewrite()
     stories = find(asked.story) if asked.story else all_stories()
+    if asked.write:
+        return rewrite({story.id for story in stories})
     if asked.list:
         sys.stdout.write("".join(f"{story.name}\n" for story in stories))
         return 0

@@ -28,8 +28,8 @@ from tests.scenarios.conditions import ENTITY, TASK
 from tests.scenarios.phrases import Phrases
 from tests.scenarios.stage import Fate, Stage
 from tests.scenarios.story import NobodyThere, StoryError
+from tests.scenarios.trace import Withdrawn
 from tests.simulation.broker import COMMITTED, NoAnswer, Rotten
-from tests.simulation.coordinators import Coordinator
 from tests.simulation.workers import Worker
 from tests.simulation.world import Died, Process
 from workers import happenings as h
@@ -226,9 +226,10 @@ def downgrade(stage: Stage) -> None:
 
 @ACTIONS.means(r"upgrade (c\d)")
 def upgrade(stage: Stage, name: str) -> None:
-    process = process_of(stage, name)
-    assert isinstance(process, Coordinator)
-    stage.upgrade(process)
+    process = next(process for process in stage.coordinators if process.name == name)
+    process.logic = LOGIC
+    if process.alive:
+        stage.kill(process)
 
 
 @ACTIONS.means(r"let the leader forget to (trigger|complete|commit) once")
@@ -282,6 +283,9 @@ def hand_over_again(stage: Stage, job: str, pipeline: str, task: str, attempt: s
     found = [o for o in stage.trace.told_orders() if wanted(o) and o.attempt == int(attempt or o.attempt)]
     if not found:
         raise NobodyThere(f"no Deploy of {job}/{pipeline}/{task} was ordered")
+    entries = [entry.what for entry in stage.trace.entries]
+    if Withdrawn(found[-1].worker, job, int(pipeline), int(task)) in entries[entries.index(found[-1]) :]:
+        raise NobodyThere("the order is withdrawn since; workers never read orders from before that again")
     stage.say("**", f"{found[-1].worker} is handed the Deploy of attempt {found[-1].attempt} again")
     worker_of(stage, found[-1].worker).give(found[-1])
 

@@ -32,6 +32,5 @@ class Phrases:
         for pattern, function in self.known:
             if match := pattern.fullmatch(text):
                 return function(stage, *match.groups())
-        raise StoryError(
-            f"no {self.kind} is written {text!r}; those known: {', '.join(p.pattern for p, _ in self.known)}"
-        )
+        known = "\n  ".join(pattern.pattern for pattern, _ in self.known)
+        raise StoryError(f"no {self.kind} is written {text!r}; those known are:\n  {known}")

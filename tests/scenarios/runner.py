@@ -69,7 +69,8 @@ def sweep(story: Story, seed: int = SEED) -> Iterator[tuple[int, ...]]:
 
 
 def find(name: str) -> list[Story]:
-    found = [story for story in all_stories() if story.name.startswith(name) or story.id == name]
+    stories = all_stories()
+    found = [story for story in stories if story.id == name] or [s for s in stories if s.name.startswith(name)]
     if not found:
         raise StoryError(f"no story is called {name}; `--list` names them")
     return found

@@ -12,7 +12,6 @@ from typing import Any
 from coordinator.core import Input
 from coordinator.draft import Decision, Gone
 from coordinator.rerun import Difference, rerun
-from coordinator.state import LOGIC
 from events.records import Cause, Event, Order, Report
 from tests.scenarios.trace import Trace
 from tests.simulation.broker import NoAnswer
@@ -79,6 +78,7 @@ class StoryWorker(Worker):
     def start(self) -> None:
         self.late: list[tuple[int, h.Input]] = []
         self.began_from: dict[Identity, int] = {}
+        self.writing_on: set[Identity] = set()
         super().start()
 
     def act(self, effect: h.Effect) -> None:
@@ -118,7 +118,12 @@ class StoryWorker(Worker):
         world, who = self.world, loop.who
         if world.stuck.get(who, 0) > world.now:
             return
-        if loop.stopping and world.deaf.get(who, 0) > world.now:  # it writes on, into staging of its own
+        if loop.stopping and world.deaf.get(who, 0) > world.now:
+            if who not in self.writing_on:
+                world.say(
+                    self.name, f"does not get {who.job}/{who.pipeline}/{who.task} to stop: it stages row after row"
+                )
+                self.writing_on.add(who)
             loop.read(5)
             world.data.stage(who, loop.unstaged)
             loop.unstaged = []
@@ -312,10 +317,6 @@ class Stage(World):
         self.say("**", f"{process.name} is killed")
         self.down.append((self.now + (self.back_ms or BACK_MS), process))
         self.back_ms = 0
-
-    def upgrade(self, process: Coordinator) -> None:
-        process.logic = LOGIC
-        self.kill(process)
 
     # Time ---------------------------------------------------------------------------------------------------------
 
