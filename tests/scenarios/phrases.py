@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tests.scenarios.stage import Stage
 
 T = TypeVar("T")
+Meaning = tuple[Callable[..., object], tuple[str | None, ...]]
 
 
 class Phrases:
@@ -20,6 +21,7 @@ class Phrases:
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.known: list[tuple[re.Pattern[str], Callable[..., object]]] = []
+        self.read: dict[str, Meaning] = {}  # what was looked up before
 
     def means(self, pattern: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
         def register(function: Callable[..., T]) -> Callable[..., T]:
@@ -29,8 +31,12 @@ class Phrases:
         return register
 
     def say(self, stage: Stage, text: str) -> object:
+        meant = self.read.get(text) or self.read.setdefault(text, self._look_up(text))
+        return meant[0](stage, *meant[1])
+
+    def _look_up(self, text: str) -> Meaning:
         for pattern, function in self.known:
             if match := pattern.fullmatch(text):
-                return function(stage, *match.groups())
+                return function, match.groups()
         known = "\n  ".join(pattern.pattern for pattern, _ in self.known)
         raise StoryError(f"no {self.kind} is written {text!r}; those known are:\n  {known}")
