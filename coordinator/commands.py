@@ -18,6 +18,7 @@ from coordinator.savepoint import begin_savepoint
 from coordinator.specification import SpecificationError
 from coordinator.state import State
 from coordinator.submit import submit
+from coordinator.words import short, shortened
 from events.errors import UnreadableKey
 from events.keys import Entity
 from events.records import (
@@ -58,6 +59,7 @@ def obey(draft: Draft, command: Command) -> None:
     if _was_given(draft.state, command):
         draft.note(f"a late copy of command {command.id}, which an ended {command.job} was given")
         return
+    command = msgspec.structs.replace(command, by=short(command.by), action=shortened(command.action))
     try:
         if conflict is not None:
             raise Refused(
@@ -74,7 +76,8 @@ def obey(draft: Draft, command: Command) -> None:
 def answer(draft: Draft, command: Command, entity: Entity, content: str, transition: str, reason: str) -> None:
     job = draft.state.jobs.get(command.job)
     incarnation = job.event.incarnation if job and job.event else 0
-    outcome = Outcome(digest=content, action=type(command.action).__name__, by=command.by, reason=reason)
+    action = type(command.action).__name__
+    outcome = Outcome(digest=content, action=action, by=short(command.by), reason=short(reason))
     # An outcome goes with its job; where there is none it has an end of its own.
     due_at = 0 if incarnation else draft.now + OUTCOME_MS
     draft.emit(entity, transition, outcome, incarnation=incarnation, due_at=due_at)

@@ -23,6 +23,7 @@ from coordinator.quarantine import Impossible, Unreadable, quarantine, set_aside
 from coordinator.reports import abandon, hear, stop_strays
 from coordinator.settle import settle
 from coordinator.state import Heard, State, entity_of
+from coordinator.words import is_name
 from events.keys import Entity
 from events.records import Cause, Command, Event, Heartbeat, Leader, Report, Worker
 
@@ -54,8 +55,9 @@ Input = Command | Report | Heartbeat | Timer | Sweep | Unreadable | Impossible |
 
 
 def note_heartbeat(state: State, heartbeat: Heartbeat, now: int) -> None:
-    """Soft state: what a worker said. Not on the log."""
-    state.heard[heartbeat.worker] = Heard(heartbeat, now)
+    """Soft state: what a worker said. Not on the log. One without a usable name can't be given orders."""
+    if is_name(heartbeat.worker):
+        state.heard[heartbeat.worker] = Heard(heartbeat, now)
 
 
 def note_silence(state: State, now: int, lease_ms: int) -> None:
@@ -131,6 +133,9 @@ def may_lead(state: State) -> bool:
 def heartbeat(draft: Draft, said: Heartbeat) -> None:
     """A worker that was given up is back; what it lost is started anew, what it should not run is stopped; and there
     may be room."""
+    if not is_name(said.worker):
+        draft.note(f"a heartbeat of a worker without a usable name: {said.worker!r}")
+        return
     verdict = draft.state.workers.get(said.worker)
     if verdict is not None and verdict.to == "LOST":
         back = Worker(instance=said.instance, heard_at=draft.now, reason="heard again")
