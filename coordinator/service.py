@@ -119,6 +119,7 @@ class Service:
             timing=settings.timing,
             state_dir=settings.state_dir,
             events_topic=facts,
+            admin=cluster.admin(),
         )
         shards: Iterable[int] = range(cluster.shards) if settings.shards is None else settings.shards
         self.runners = [ShardRunner(around, shard) for shard in shards]
