@@ -35,7 +35,7 @@ from events.writer import Outgoing, TransactionalWriter
 
 LOG = logging.getLogger(__name__)
 KINDS: dict[str, type[Command] | type[Report]] = {"commands": Command, "reports": Report}
-LONGEST_WAIT_S = 0.05
+LONGEST_WAIT_S = 0.02
 # A transaction is closed when it has as many events, whatever waits: it must end well within its time limit.
 MOST_EVENTS = 20_000
 SLICES, MOST_SWEPT = 20, 100

@@ -7,6 +7,7 @@ without a transaction that was acknowledged.
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from events.cluster import Cluster, passes, refuses
 from events.errors import DetentError
 
+LOG = logging.getLogger(__name__)
 ASK_S = 3.0
 PAUSE_S = 0.003
 
@@ -54,6 +56,8 @@ def decided_end(admin: AdminClient, cluster: Cluster, topic: str, partition: int
                 raise cluster.refusal(f"asking for the end of {topic}/{partition}", failure.args[0]) from failure
             if not passes(failure.args[0]):
                 raise
+        except TimeoutError:
+            LOG.debug("no answer to the question for the end of %s/%d", topic, partition)
         time.sleep(min(PAUSE_S + waited_s / 10, 0.2))
     if end < 0:
         raise cluster.no_answer(f"asking for the end of {topic}/{partition}", patience_s)
@@ -61,6 +65,6 @@ def decided_end(admin: AdminClient, cluster: Cluster, topic: str, partition: int
 
 
 def _latest(admin: AdminClient, topic: str, partition: int, isolation: IsolationLevel) -> int:
-    asked = {TopicPartition(topic, partition): OffsetSpec.latest()}
+    asked = {TopicPartition(topic, partition): OffsetSpec.latest()}  # type: ignore[no-untyped-call]
     (answer,) = admin.list_offsets(asked, isolation_level=isolation, request_timeout=ASK_S).values()
-    return int(answer.result(ASK_S).offset)
+    return int(answer.result(ASK_S + 1).offset)
