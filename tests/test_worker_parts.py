@@ -405,18 +405,22 @@ def test_B7_a_lease_counts_from_when_the_heartbeat_was_sent(hand: Hand) -> None:
     decider.give(h.Started(who()))
     decider.give(commit(1), 2)
     assert hand.engine.may_publish()
-    hand.now = 1000 + SETTINGS.lease_ms + 1  # frozen meanwhile, with the answer to a heartbeat of 1100 in hand
-    decider.answered(1100)
-    assert decider.ledger.reached_at == 1100
+    hand.now = 1900
+    decider.answered(1800)
+    assert decider.ledger.reached_at == 1800
+    decider.answered(1700)  # an older answer changes nothing
+    hand.now = 1800 + SETTINGS.lease_ms
     assert hand.engine.may_publish()
-    hand.now = 1100 + SETTINGS.lease_ms + 1
+    hand.now += 1  # frozen, or cut off, with a heartbeat of 1900 on its way
     assert not hand.engine.may_publish()
-    decider.answered(1050)  # an older answer changes nothing
+    decider.answered(1900)  # it got there, at last; others may have given up waiting for it
+    assert (decider.ledger.reached_at, decider.ledger.lease) == (1900, 2)
+    hand.now = 1900 + SETTINGS.lease_ms + 1
     decider.give(h.Tick())
     assert hand.log[-1] == "stop 1"
     decider.answered(hand.now)
-    assert decider.ledger.lease == 2
     assert not hand.engine.may_publish()  # it was begun under a lease that is over
+    assert decider.metrics.lease_losses._value.get() == 2
 
 
 def test_after_the_disk_has_failed_nothing_is_done_told_or_published(hand: Hand) -> None:

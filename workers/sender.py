@@ -29,6 +29,7 @@ MOST_WAITING = 10_000
 MOST_WAITING_KBYTES = 64 * 1024
 POLL_S = 0.1
 MENTION_EVERY_S = 10.0
+MOST_HEARTBEATS = 2  # unanswered: what was true when a broker went away is of no use when it is back
 
 
 class Sender:
@@ -54,11 +55,16 @@ class Sender:
         self._producer = self._new_producer()
         self._fatal = False
         self._mention_at = 0.0
+        self._heartbeats, self._counting = 0, threading.Lock()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._listen, name="kafka-answers", daemon=True)
         self._thread.start()
 
     def heartbeat(self, heartbeat: records.Heartbeat) -> None:
+        """Left out while the ones before it are not answered."""
+        if self._heartbeats >= MOST_HEARTBEATS and not self._fatal:
+            self._metrics.heartbeats.labels("left out").inc()
+            return
         self._send(HEARTBEATS, 0, heartbeat.worker, self._codec.encode(heartbeat))
 
     def report(self, report: records.Report) -> None:
@@ -81,16 +87,25 @@ class Sender:
 
     def _send(self, topic: str, partition: int, key: str, value: bytes) -> None:
         if self._fatal:  # the client says that this producer will never send again
-            self._fatal, self._producer = False, self._new_producer()
-        delivered = partial(self._delivered, topic, self._now_ms())
+            self._fatal, self._producer, self._heartbeats = False, self._new_producer(), 0
+        producer = self._producer
+        delivered = partial(self._delivered, producer, topic, self._now_ms())
         try:
-            self._producer.produce(self._topics[topic], value, key.encode(), partition, delivered)
+            producer.produce(self._topics[topic], value, key.encode(), partition, delivered)
+            if topic == HEARTBEATS:
+                self._count(1)
         except BufferError:
             self._lost(topic, "queue full", "the client's queue is full")
         except KafkaException as failure:
             self._failed(topic, failure.args[0])
 
-    def _delivered(self, topic: str, sent_ms: int, error: KafkaError | None, _message: Message) -> None:
+    def _count(self, change: int) -> None:
+        with self._counting:
+            self._heartbeats += change
+
+    def _delivered(self, by: Producer, topic: str, sent_ms: int, error: KafkaError | None, _message: Message) -> None:
+        if topic == HEARTBEATS and by is self._producer:
+            self._count(-1)
         if error is not None:
             self._failed(topic, error)
             return
