@@ -165,7 +165,7 @@ class Checker:
         """From its newest committed checkpoint a job goes on exactly where its rows end."""
         if not job.origin:
             return
-        origin, _, elsewhere = job.origin.partition(", ")
+        origin, _, elsewhere = job.origin.partition(", with ")
         before = origin.rsplit(" ", 1)[1]
         if elsewhere:
             self.elsewhere.add((event.job, event.incarnation))
