@@ -55,7 +55,8 @@ def add_points(draft: Draft, job: JobView) -> None:
         if len(points) == len(known.points):
             continue
         kept = len(points) == len(job.pipelines)
-        moved = replace(known, points=tuple(points.values()), kept_at=draft.now if kept else 0)
+        in_order = tuple(points[number] for number in sorted(points))
+        moved = replace(known, points=in_order, kept_at=draft.now if kept else 0)
         draft.emit(Entity("savepoint", (event.job, savepoint)), "kept" if kept else "added", moved,
                    incarnation=event.incarnation)  # fmt: skip
 

@@ -168,7 +168,10 @@ def beats(heartbeat: Heartbeat) -> Act:
 
 
 def asks(command: Command) -> Act:
-    return lambda shard: shard.give(command) and None  # type: ignore[func-returns-value]
+    def act(shard: Shard) -> None:
+        shard.give(command)
+
+    return act
 
 
 def passes(ms: int) -> Act:
@@ -209,7 +212,10 @@ def loses(entity: Entity) -> Act:
 
     def act(shard: Shard) -> None:
         known = shard.state.get(entity)
-        shard.give(Unreadable(entity, known.incarnation if known else 0, "rotten") if known else Impossible("a", "odd"))
+        if known is None:
+            shard.give(Impossible("a", "odd"))
+        else:
+            shard.give(Unreadable(entity, known.incarnation, "rotten"))
 
     return act
 
