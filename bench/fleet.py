@@ -46,7 +46,7 @@ def numbers(path: Path, rows: int, parallelism: int = 1, rate: float = 0.0, **mo
     env = {"checkpoint": {"interval_ms": 500, "timeout_ms": 10_000}, "cleanup_delay_ms": 60_000}
     env |= more.pop("env", {})
     source = {"name": "in", "kind": "numbers", "parallelism": parallelism, "options": {"rows": rows, "rate": rate}}
-    source["options"] |= more.pop("source", {})  # type: ignore[operator]
+    source["options"] |= more.pop("source", {})
     sink = {"name": "out", "kind": "lines", "from": ["in"], "options": {"path": str(path)} | more.pop("sink", {})}
     return json.dumps({"env": env, "source": [source], "sink": [sink]})
 
@@ -259,11 +259,11 @@ class Look:
         return self.state(f"job/{job}")
 
     def until_outcome(self, job: str, command_id: str, limit_s: float = 60.0) -> Outcome:
-        event = self.until(
-            lambda: self.known.get(f"command/{job}/{command_id}"), f"an outcome of {command_id}", limit_s
-        )
-        assert isinstance(event.state, Outcome)
-        return event.state
+        key = f"command/{job}/{command_id}"
+        self.until(lambda: key in self.known, f"an outcome of {command_id}", limit_s)
+        state = self.known[key].state
+        assert isinstance(state, Outcome)
+        return state
 
     def leader(self, shard: int) -> str:
         event = self.known.get(f"leader/{shard}")

@@ -211,8 +211,10 @@ def give_up(draft: Draft, job: JobView, number: int, transition: str, reason: st
 def schedule_next(draft: Draft, job: JobView, number: int, *, failures: int) -> None:
     """A running pipeline always has its next checkpoint due."""
     pipeline = job.pipelines[number]
+    if pipeline.event is None or job.event is None or job.event.to in ("FAILING", "CANCELLING"):
+        return  # nothing follows; of a quarantined job the pipeline itself may not be known
     event, known = pipeline_of(pipeline)
-    if event.to == "RUNNING" and job.event is not None and job.event.to not in ("FAILING", "CANCELLING"):
+    if event.to == "RUNNING":
         due_at = draft.now + job.plan.env.checkpoint.interval_ms
         moved = replace(known, failures=failures)
         entity = Entity("pipeline", (event.job, number))

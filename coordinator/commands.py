@@ -18,6 +18,7 @@ from coordinator.savepoint import begin_savepoint
 from coordinator.specification import SpecificationError
 from coordinator.state import State
 from coordinator.submit import submit
+from coordinator.words import short, shortened
 from events.errors import UnreadableKey
 from events.keys import Entity
 from events.records import (
@@ -44,7 +45,7 @@ def obey(draft: Draft, command: Command) -> None:
     except UnreadableKey as error:
         draft.note(f"a command without a usable job or id is dropped: {error}")
         return
-    content = digest(command.job, msgspec.json.encode(command.action).decode())
+    content = digest_of(command)
     known = draft.state.get(entity)
     if known is not None:
         assert isinstance(known.state, Outcome)
@@ -58,7 +59,7 @@ def obey(draft: Draft, command: Command) -> None:
     if _was_given(draft.state, command):
         draft.note(f"a late copy of command {command.id}, which an ended {command.job} was given")
         return
-    action = type(command.action).__name__
+    command = msgspec.structs.replace(command, by=short(command.by), action=shortened(command.action))
     try:
         if conflict is not None:
             raise Refused(
@@ -69,12 +70,28 @@ def obey(draft: Draft, command: Command) -> None:
         reason, transition = _carry_out(draft, command), "accepted"
     except (Refused, SpecificationError) as refused:
         reason, transition = str(refused), "refused"
+    answer(draft, command, entity, content, transition, reason)
+
+
+def answer(draft: Draft, command: Command, entity: Entity, content: str, transition: str, reason: str) -> None:
     job = draft.state.jobs.get(command.job)
     incarnation = job.event.incarnation if job and job.event else 0
-    outcome = Outcome(digest=content, action=action, by=command.by, reason=reason)
+    action = type(command.action).__name__
+    outcome = Outcome(digest=content, action=action, by=short(command.by), reason=short(reason))
     # An outcome goes with its job; where there is none it has an end of its own.
     due_at = 0 if incarnation else draft.now + OUTCOME_MS
     draft.emit(entity, transition, outcome, incarnation=incarnation, due_at=due_at)
+
+
+def refuse(draft: Draft, command: Command, reason: str) -> None:
+    """A command that can't be carried out, through no fault of what it says: it has its outcome all the same."""
+    entity = Entity("command", (command.job, command.id))
+    if draft.state.get(entity) is None:
+        answer(draft, command, entity, digest_of(command), "refused", reason)
+
+
+def digest_of(command: Command) -> str:
+    return digest(command.job, msgspec.json.encode(command.action).decode())
 
 
 def _conflicting(command: Command, content: str) -> Entity:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from coordinator.checkpoint import order_commit, trigger
-from coordinator.commands import obey
+from coordinator.commands import obey, refuse
 from coordinator.deploy import order_deploy, place, place_waiting, task_of
 from coordinator.draft import Decision, Draft
 from coordinator.ending import begin_cleanup, expire_summary
@@ -23,6 +23,7 @@ from coordinator.quarantine import Impossible, Unreadable, quarantine, set_aside
 from coordinator.reports import abandon, hear, stop_strays
 from coordinator.settle import settle
 from coordinator.state import Heard, State, entity_of
+from coordinator.words import is_name
 from events.keys import Entity
 from events.records import Cause, Command, Event, Heartbeat, Leader, Report, Worker
 
@@ -43,12 +44,20 @@ class Sweep(NamedTuple):
     jobs: tuple[str, ...]
 
 
-Input = Command | Report | Heartbeat | Timer | Sweep | Unreadable | Impossible
+class Undoable(NamedTuple):
+    """A command whose decision can't be made or can't be written."""
+
+    command: Command
+    reason: str
+
+
+Input = Command | Report | Heartbeat | Timer | Sweep | Unreadable | Impossible | Undoable
 
 
 def note_heartbeat(state: State, heartbeat: Heartbeat, now: int) -> None:
-    """Soft state: what a worker said. Not on the log."""
-    state.heard[heartbeat.worker] = Heard(heartbeat, now)
+    """Soft state: what a worker said. Not on the log. One without a usable name can't be given orders."""
+    if is_name(heartbeat.worker):
+        state.heard[heartbeat.worker] = Heard(heartbeat, now)
 
 
 def note_silence(state: State, now: int, lease_ms: int) -> None:
@@ -79,6 +88,8 @@ def drafted(state: State, given: Input, now: int, cause: Cause) -> Draft:
             set_aside(draft, given)
         elif isinstance(given, Impossible):
             quarantine(draft, given)
+        elif isinstance(given, Undoable):
+            refuse(draft, given.command, given.reason)
         else:
             jobs = [name for name in given.jobs if name in state.jobs]
             judge_workers(draft, given.lease_ms, jobs)
@@ -122,6 +133,9 @@ def may_lead(state: State) -> bool:
 def heartbeat(draft: Draft, said: Heartbeat) -> None:
     """A worker that was given up is back; what it lost is started anew, what it should not run is stopped; and there
     may be room."""
+    if not is_name(said.worker):
+        draft.note(f"a heartbeat of a worker without a usable name: {said.worker!r}")
+        return
     verdict = draft.state.workers.get(said.worker)
     if verdict is not None and verdict.to == "LOST":
         back = Worker(instance=said.instance, heard_at=draft.now, reason="heard again")

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from coordinator.lifecycle import reach
 from coordinator.state import State, entity_of, fold
+from coordinator.words import short
 from events.keys import Entity
 from events.records import Cause, Cursor, Event, EventState, Order, OrderAction, Position
 
@@ -128,7 +129,7 @@ class Draft:
         self.orders.append(Withdrawal(worker, job, pipeline, task))
 
     def note(self, text: str) -> None:
-        self.notes.append(text)
+        self.notes.append(short(text))
 
     def decision(self) -> Decision:
         """What was decided. The state is as it was before."""

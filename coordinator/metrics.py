@@ -3,11 +3,15 @@ the jobs whose checkpoint is oldest, and of those only so many."""
 
 from __future__ import annotations
 
+from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+from coordinator.draft import Gone
+from events.records import Event
 
 MOST_JOBS = 50
 LATENCIES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
@@ -34,13 +38,17 @@ class Metrics:
         self.replayed = Gauge("detent_replayed_records", "Records read at the start", ["shard"], registry=registry)
         self.inputs = Counter("detent_inputs", "Inputs decided on", ["shard"], registry=registry)
         self.events = Counter("detent_events", "Events written", ["shard"], registry=registry)
+        self.transitions = Counter("detent_transitions", "Events by kind of entity and transition",
+                                   ["kind", "transition"], registry=registry)  # fmt: skip
+        self.orphaned = Gauge("detent_orphans", "Jobs of which parts are left, as the last sweep counted them; to be 0",
+                              ["shard"], registry=registry)  # fmt: skip
         self.transactions = Counter("detent_transactions", "Transactions committed", ["shard"], registry=registry)
         self.aborts = Counter("detent_transactions_aborted", "Transactions aborted", ["shard"], registry=registry)
         self.group_size = Histogram("detent_group_events", "Events in a transaction", buckets=SIZES, registry=registry)
         self.commit_seconds = Histogram("detent_commit_seconds", "Time from decision to durable", buckets=LATENCIES,
                                         registry=registry)  # fmt: skip
-        self.notes = Counter("detent_ignored", "Inputs that led to nothing, by kind", ["shard", "kind"],
-                             registry=registry)  # fmt: skip
+        self.notes = Counter("detent_ignored", "Inputs that led to nothing: late reports, and others",
+                             ["shard", "kind"], registry=registry)  # fmt: skip
         self.dead = Counter("detent_dead_letters", "Records put aside", ["shard", "topic"], registry=registry)
         self.quarantines = Counter("detent_quarantined_jobs", "Jobs that could not be decided on", ["shard"],
                                    registry=registry)  # fmt: skip
@@ -51,17 +59,24 @@ class Metrics:
     def page(self) -> bytes:
         return bytes(generate_latest(self.registry))
 
-    def transaction(self, shard: int, inputs: int, events: int, took_s: float) -> None:
+    def transaction(self, shard: int, inputs: int, events: Sequence[Event | Gone], took_s: float) -> None:
         name = str(shard)
         self.inputs.labels(name).inc(inputs)
-        self.events.labels(name).inc(events)
+        self.events.labels(name).inc(len(events))
         self.transactions.labels(name).inc()
-        self.group_size.observe(events)
+        self.group_size.observe(len(events))
         self.commit_seconds.observe(took_s)
+        kinds = Tally((e.entity.split("/", 1)[0], getattr(e, "transition", "deleted")) for e in events)
+        for (kind, transition), count in kinds.items():
+            self.transitions.labels(kind, transition).inc(count)
+
+    def orphans(self, shard: int, count: int) -> None:
+        self.orphaned.labels(str(shard)).set(count)
 
     def ignored(self, shard: int, notes: Sequence[str]) -> None:
-        for note in notes:
-            self.notes.labels(str(shard), note.split(" ", 1)[0]).inc()
+        late = sum(note.startswith("late") for note in notes)
+        self.notes.labels(str(shard), "late").inc(late)
+        self.notes.labels(str(shard), "other").inc(len(notes) - late)
 
     def dead_letter(self, shard: int, topic: str) -> None:
         self.dead.labels(str(shard), topic).inc()
@@ -83,6 +98,10 @@ class Metrics:
     def leads(self, shard: int, epoch: int, yes: bool = True) -> None:
         self.leading.labels(str(shard)).set(1 if yes else 0)
         self.epoch.labels(str(shard)).set(epoch)
+
+    def watch_mirror(self, shard: int, lag: Callable[[], int], failed: Callable[[], bool]) -> None:
+        self.mirror_lag.labels(str(shard)).set_function(lag)
+        self.mirror_failed.labels(str(shard)).set_function(lambda: 1.0 if failed() else 0.0)
 
     def watch_checkpoints(self, oldest: OldestCheckpoints) -> None:
         self.registry.register(_Checkpoints(oldest))

@@ -21,6 +21,7 @@ from coordinator.hearing import Hearing
 from coordinator.quarantine import Impossible
 from coordinator.replica import Replica
 from coordinator.state import State, entity_of
+from coordinator.telling import tell
 from events.cluster import Cluster
 from events.codec import Codec
 from events.dead_letters import DeadLetters
@@ -55,7 +56,8 @@ class Rules:
 class Counts(Protocol):
     """Where what happens is counted."""
 
-    def transaction(self, shard: int, inputs: int, events: int, took_s: float) -> None: ...
+    def transaction(self, shard: int, inputs: int, events: Sequence[Event | Gone], took_s: float) -> None: ...
+    def orphans(self, shard: int, count: int) -> None: ...
     def ignored(self, shard: int, notes: Sequence[str]) -> None: ...
     def dead_letter(self, shard: int, topic: str) -> None: ...
     def aborted(self, shard: int) -> None: ...
@@ -87,6 +89,7 @@ class Reign:
         self._swept_ms = 0
         self._unswept: list[str] = []
         self._slice = 1
+        self._orphans = 0
         self._waiting: deque[Input] = deque()
         self._drafts: list[Draft] = []  # what the state has and the log has not
         self._events: list[Event | Gone] = []
@@ -203,7 +206,7 @@ class Reign:
             LOG.exception("an input could not be decided on, its job is quarantined shard=%d place=%s job=%s",
                           self.state.shard, place, record.job)  # fmt: skip
             self._put_aside(given, f"it could not be decided on: {error!r}")
-            self._quarantine(record.job, f"{place} could not be decided on: {error!r}", cause)
+            self._give_up(record, f"{place} could not be decided on: {error!r}", cause)
 
     def _decide_the_rest(self) -> None:
         """Heartbeats, deadlines, and the sweep."""
@@ -232,13 +235,23 @@ class Reign:
         at a pace that costs next to nothing."""
         note_silence(self.state, now, self._rules.lease_ms)
         if not self._unswept:
+            self._counts.orphans(self.state.shard, self._orphans)
+            self._orphans = 0
             self._unswept = list(self.state.jobs)
             self._slice = min(MOST_SWEPT, -(-len(self._unswept) // SLICES))
         jobs, self._unswept = tuple(self._unswept[: self._slice]), self._unswept[self._slice :]
+        self._orphans += sum(job in self.state.jobs and self.state.jobs[job].is_orphaned for job in jobs)
         self._decide(Sweep(self._rules.lease_ms, jobs), Cause(kind="STATE", note="sweep"))
 
     def _decide(self, given: core.Input, cause: Cause) -> None:
         self._take(core.drafted(self.state, given, self._now_ms(), cause))
+
+    def _give_up(self, record: Command | Report, reason: str, cause: Cause) -> None:
+        """A command is refused; of a report nobody knows what it should have led to, so its job ends."""
+        if isinstance(record, Command):
+            self._decide(core.Undoable(record, reason), cause)
+        else:
+            self._quarantine(record.job, reason, cause)
 
     def _quarantine(self, job: str, reason: str, cause: Cause) -> None:
         self._counts.quarantined(self.state.shard)
@@ -281,9 +294,10 @@ class Reign:
             self._take_back()
             raise
         self._replica.own(written, offset + 1)
-        self._counts.transaction(state.shard, inputs, len(self._events), time.monotonic() - started)
+        self._counts.transaction(state.shard, inputs, self._events, time.monotonic() - started)
         if self._notes:
             self._counts.ignored(state.shard, self._notes)
+        tell(state.shard, self._events, self._notes)
 
     def _outgoing_events(self) -> tuple[list[Outgoing], dict[bytes, bytes | None]]:
         shard = self.state.shard
@@ -320,20 +334,23 @@ class Reign:
             self._one_by_one = count
             self._back_to_cursor()
             return
-        job = entity_of(error.key.decode()).job if error.topic == "events" else ""
-        if not job:
-            raise error
         self._save()
+        cause = Cause(kind="STATE", note="a record of it is too large")
         if count == 1:
             self._back_to_cursor()
-            self._skip_one(str(error))
-        self._quarantine(job, str(error), Cause(kind="STATE", note="a record of it is too large"))
+            self._skip_one(str(error), cause)
+        elif error.topic == "events" and (job := entity_of(error.key.decode()).job):
+            self._quarantine(job, str(error), cause)
+        else:
+            raise error
         self._write(count)
 
-    def _skip_one(self, reason: str) -> None:
+    def _skip_one(self, reason: str, cause: Cause) -> None:
         assert self._inputs is not None
         while not self._waiting:
             self._waiting.extend(self._inputs.poll(LONGEST_WAIT_S, 1))
         given = self._waiting.popleft()
         self._put_aside(given, reason)
         self._consumed[given.topic, given.partition] = given.place.offset + 1
+        record = self._codec.decode(given.message.value(), KINDS[given.topic], given.place)
+        self._give_up(record, reason, cause)

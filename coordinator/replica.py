@@ -43,6 +43,14 @@ class Replica:
         self._take(self.table.values)
         self.heard_s = time.monotonic()  # when the log last moved
 
+    @property
+    def mirror_lag(self) -> int:
+        return len(self._unmirrored)
+
+    @property
+    def mirror_failed(self) -> bool:
+        return self._mirror is not None and self._mirror.failure is not None
+
     def close(self) -> None:
         self._follower.close()
         if self._mirror is not None:

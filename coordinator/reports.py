@@ -15,6 +15,7 @@ from coordinator.ending import STAGING, cleanup_of, fail_job, finish_cleanup, st
 from coordinator.failure import fail_task
 from coordinator.lifecycle import ACTIVE_TASK, TERMINAL_JOB, allows
 from coordinator.state import JobView, State, entity_of
+from coordinator.words import is_name, shortened
 from events.keys import Entity
 from events.records import (
     CheckpointAcked,
@@ -34,11 +35,15 @@ from events.records import (
     TaskStopped,
 )
 
+STALLED = "STALLED: "  # how the reason of a task begins that is alive but makes no progress
+
 
 def hear(draft: Draft, report: Report) -> None:
     """Take a report in."""
     job = draft.state.jobs.get(report.job)
-    said = report.happening
+    said = shortened(report.happening)
+    if said is not report.happening:
+        report = replace(report, happening=said)
     if isinstance(said, StagingRemoved | StagingFailed):
         hear_of_staging(draft, job, report, said)
     elif job is None or job.event is None or job.event.incarnation != report.incarnation:
@@ -67,7 +72,8 @@ def late(draft: Draft, report: Report, why: str) -> None:
     same key: by a newer attempt, or a newer incarnation."""
     draft.note(f"late {type(report.happening).__name__} of {report.job} {report.pipeline}/{report.task}: {why}")
     ended = isinstance(report.happening, TaskFailed | TaskStopped | TaskReady | StagingRemoved | CheckpointCommitted)
-    if ended and not is_wanted(draft.state, report.worker, report.job, report.pipeline, report.task):
+    named = is_name(report.worker) and is_name(report.job)
+    if ended and named and not is_wanted(draft.state, report.worker, report.job, report.pipeline, report.task):
         draft.withdraw(report.worker, report.job, report.pipeline, report.task)
 
 
@@ -91,7 +97,7 @@ def stop_strays(draft: Draft, said: Heartbeat) -> None:
     """What runs on a worker and is wanted there by nobody is told to stop, as often as it is seen."""
     for task in said.tasks:
         key = (said.worker, task.job, task.pipeline, task.task)
-        if draft.state.owns(task.job) and not is_wanted(draft.state, *key):
+        if is_name(task.job) and draft.state.owns(task.job) and not is_wanted(draft.state, *key):
             draft.note(f"{task.job} {task.pipeline}/{task.task} attempt {task.attempt} runs astray on {said.worker}")
             draft.withdraw(*key)
 
@@ -214,7 +220,7 @@ def stall(draft: Draft, job: JobView, key: tuple[str, int, int], task: Event, sa
         draft.note(f"late TaskStalled of {task.entity}: its source is exhausted since")
         return
     reason = f"no progress since {said.progressed_at}: {said.reason}"
-    state = replace(task_of(task), reason=f"STALLED: {reason}")
+    state = replace(task_of(task), reason=STALLED + reason)
     draft.emit(Entity("task", key), "stalled", state, incarnation=task.incarnation, attempt=task.attempt,
                due_at=task.due_at)  # fmt: skip
     if job.plan.env.restart_stalled and job.event is not None and job.event.to not in TERMINAL_JOB:

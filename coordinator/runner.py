@@ -145,6 +145,11 @@ class ShardRunner:
             mirror = Mirror(path, facts.topic_id, self.shard, facts.delete_retention_ms)
             self.replica = Replica(around.cluster, self.shard, around.codec, mirror)
             around.metrics.replay_seconds.labels(str(self.shard)).set(self.replica.replay_s)
+            around.metrics.watch_mirror(
+                self.shard,
+                lambda: self.replica.mirror_lag if self.replica else 0,
+                lambda: bool(self.replica and self.replica.mirror_failed),
+            )
             around.metrics.replayed.labels(str(self.shard)).set(self.replica.replayed)
             LOG.info("replayed shard=%d records=%d took_s=%.3f", self.shard, self.replica.replayed,
                      self.replica.replay_s)  # fmt: skip

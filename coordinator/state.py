@@ -77,6 +77,11 @@ class JobView:
         return self.cleanups.get(self.event.incarnation) if self.event else None
 
     @property
+    def is_orphaned(self) -> bool:
+        """Parts without the job they belong to. Outcomes and old cleanups stand by themselves."""
+        return self.event is None and bool(self.specification or self.pipelines or self.savepoints)
+
+    @property
     def is_empty(self) -> bool:
         one = self.event or self.specification
         return one is None and not (self.cleanups or self.pipelines or self.commands or self.savepoints)

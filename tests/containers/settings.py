@@ -37,6 +37,8 @@ TOGETHER = {
     # committed transaction for instance, is asked of the next leader after this long (30 s by default).
     "request.timeout.ms": "2000",
     "replica.socket.timeout.ms": "2000",
+    "socket.connection.setup.timeout.ms": "1000",
+    "socket.connection.setup.timeout.max.ms": "2000",
 }
 SECURED = {
     "listener.security.protocol.map": "CLIENT:SASL_SSL,INTERNAL:SSL,CONTROLLER:SSL",

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 DETECTION_MS = 500
-LEASE_MS = 3000
 INPUTS = ("commands", "reports")
 ID = "shard-0"
 
@@ -167,7 +166,8 @@ class Coordinator:
         if positions != before or any(not d.is_empty for d in decided):
             events = tuple(event for d in decided for event in d.events)
             orders = tuple(order for d in decided for order in d.orders)
-            self.write(Decision(events, orders), positions, folded=True)
+            notes = tuple(note for d in decided for note in d.notes)
+            self.write(Decision(events, orders, notes), positions, folded=True)
 
     def decide(self, given: Input, now: int, cause: Cause) -> Decision:
         """The next input of the group sees it."""
@@ -187,8 +187,9 @@ class Coordinator:
         inputs += [(Timer(entity, due), Cause(kind="TIMER", note=entity)) for due, entity in self.state.due(now)]
         if now - self.swept > 1000:
             self.swept = now
-            note_silence(self.state, now, LEASE_MS)
-            inputs.append((Sweep(LEASE_MS, tuple(self.state.jobs)), Cause(kind="STATE", note="sweep")))
+            note_silence(self.state, now, self.world.lease_ms)
+            sweep = Sweep(self.world.lease_ms, tuple(self.state.jobs))
+            inputs.append((sweep, Cause(kind="STATE", note="sweep")))
         return inputs
 
     def write(self, decision: Decision, positions: dict[str, int], *, folded: bool = False) -> None:
@@ -210,6 +211,8 @@ class Coordinator:
             self.unanswered()
             return
         self.world.count("transactions")
+        for note in decision.notes:
+            self.world.noted(self, note)
 
     def unanswered(self) -> None:
         """Never another transaction with this producer."""
@@ -218,9 +221,9 @@ class Coordinator:
     def send(self, events: tuple[Event | Gone, ...], decision: Decision) -> None:
         broker, epoch = self.world.broker, self.leading
         for event in events:
-            self.world.point(self, "event")
+            self.world.point(self, "event", event)
             broker.send(ID, epoch, "events", event.entity, event)
         for order in decision.orders:
-            self.world.point(self, "order")
+            self.world.point(self, "order", order)
             key = (order.worker, order.job, order.pipeline, order.task)
             broker.send(ID, epoch, "orders", key, None if isinstance(order, Withdrawal) else order)

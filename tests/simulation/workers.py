@@ -35,16 +35,7 @@ class Worker:
         self.publishing: list[tuple[int, h.Publish]] = []
         self.removing: list[h.RemoveStaging] = []
         self.beaten = -HEARTBEAT_MS
-        self.settings = h.Settings(
-            worker=self.name,
-            instance=f"{self.name}-{self.instances}",
-            slots=4,
-            lease_ms=2000,
-            stall_ms=4000,
-            stop_patience_ms=1000,
-            repeat_ms=200,
-            repeat_cap_ms=2000,
-        )
+        self.settings = self.world.worker_settings(self.name, f"{self.name}-{self.instances}")
         self.give(h.Restarted())
 
     def lose_disk(self) -> None:
@@ -62,6 +53,8 @@ class Worker:
         """Decide, make the change durable, then act, then report: with a chance to die in between."""
         outcome = decide(self.ledger, it, self.now, self.settings)
         apply(self.ledger, outcome.changes)
+        if outcome.ignored:
+            self.world.noted(self, outcome.ignored, it)
         for effect in outcome.effects:
             self.world.point(self, "effect")
             self.act(effect)
@@ -164,5 +157,5 @@ class Worker:
                 self.give(h.PublishFailed(*who, "commit conflict", True, effect.tries, effect.conclusive))
                 continue
             rows = self.world.data.publish(effect)
-            self.world.point(self, "published")
+            self.world.point(self, "published", effect)
             self.give(h.Published(*who, rows))

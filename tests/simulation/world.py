@@ -33,7 +33,7 @@ from tests.simulation.checker import Checker, Violation
 from tests.simulation.coordinators import Coordinator
 from tests.simulation.data import Data, is_endless
 from tests.simulation.workers import Worker
-from workers.happenings import Publish
+from workers.happenings import Publish, Settings
 from workers.ledger import Identity
 
 STEP_MS, IDLE_STEP_MS = 25, 100
@@ -41,6 +41,7 @@ BEGIN_MS = 100_000
 FAULTS_FOR_MS = 20_000
 END_AFTER_MS = 300_000
 QUIET_MS = 4000
+LEASE_MS = 3000
 Process = Coordinator | Worker
 
 
@@ -53,6 +54,9 @@ def all_of_them(_: int) -> bool:
 
 
 class World:
+    idle_step_ms = IDLE_STEP_MS
+    lease_ms = LEASE_MS  # how long a worker may be silent before it is given up
+
     def __init__(self, seed: int, *, faults: bool = True, lets: Callable[[int], bool] = all_of_them) -> None:
         self.seed, self.rng = seed, random.Random(seed)
         self.now = BEGIN_MS
@@ -76,13 +80,34 @@ class World:
         self.most_skew = rng.choice([0, 0, 2000]) if faults else 0
         self.cut_until: dict[str, int] = {}
         self.on_the_way: list[tuple[int, str, str, Any]] = []
-        self.coordinators = [Coordinator(self, f"c{i}", i) for i in range(2)]
+        self.coordinators = self.make_coordinators()
         self.upgrades = self._upgrades()
-        self.workers = [Worker(self, f"w{i}") for i in range(3)]
+        self.workers = self.make_workers()
         self.processes: list[Process] = [*self.coordinators, *self.workers]
         self.down: list[tuple[int, Process]] = []
         self.commands: dict[str, Command] = {}
         self.plan = self._workload()
+
+    def make_coordinators(self) -> list[Coordinator]:
+        return [Coordinator(self, f"c{i}", i) for i in range(2)]
+
+    def make_workers(self) -> list[Worker]:
+        return [Worker(self, f"w{i}") for i in range(3)]
+
+    def worker_settings(self, worker: str, instance: str) -> Settings:
+        return Settings(
+            worker=worker,
+            instance=instance,
+            slots=4,
+            lease_ms=2000,
+            stall_ms=4000,
+            stop_patience_ms=1000,
+            repeat_ms=200,
+            repeat_cap_ms=2000,
+        )
+
+    def noted(self, who: Process, note: str, about: Any = None) -> None:
+        """What a process ignored, and why: for whoever tells the story."""
 
     # What goes wrong ---------------------------------------------------------------------------------------------
 
@@ -115,8 +140,8 @@ class World:
         """How far the clock of a process that starts now is from the true time."""
         return self.rng.randint(-self.most_skew, self.most_skew) if self.most_skew else 0
 
-    def point(self, process: Process, where: str) -> None:
-        """A place between two effects, where a process may die."""
+    def point(self, process: Process, where: str, what: Any = None) -> None:
+        """A place between two effects, right before or after `what`, where a process may die."""
         self.points += 1
         if self.broker.late:
             self.broker.arrive(self.points)
@@ -340,7 +365,7 @@ class World:
         self.checker.finish()
 
     def step(self) -> None:
-        self.now += STEP_MS if any(worker.is_busy for worker in self.workers) else IDLE_STEP_MS
+        self.now += STEP_MS if any(worker.is_busy for worker in self.workers) else self.idle_step_ms
         self.broker.now = self.now
         self.steps += 1
         if self.down:
