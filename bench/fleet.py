@@ -14,7 +14,7 @@ import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -105,6 +105,17 @@ class Child:
             return 0, ""
 
 
+@dataclass(frozen=True)
+class Launch:
+    """How a process is started: by which program, with what in its environment besides ours."""
+
+    program: tuple[str, ...] = (sys.executable, "-m", "detent")
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+PLAIN = Launch()
+
+
 @dataclass
 class Fleet:
     """Use as a context: whatever still lives at the end is killed."""
@@ -129,13 +140,13 @@ class Fleet:
             if kind is not None:
                 sys.stderr.write(f"--- the end of what {child.name} said\n{child.said()[-3000:]}\n")
 
-    def coordinator(self, name: str, **settings: object) -> Child:
-        return self._start("coordinator", name, settings)
+    def coordinator(self, name: str, *, launch: Launch = PLAIN, **settings: object) -> Child:
+        return self._start("coordinator", name, settings, launch)
 
-    def worker(self, name: str, **settings: object) -> Child:
-        return self._start("worker", name, settings)
+    def worker(self, name: str, *, launch: Launch = PLAIN, **settings: object) -> Child:
+        return self._start("worker", name, settings, launch)
 
-    def _start(self, kind: str, name: str, settings: dict[str, object]) -> Child:
+    def _start(self, kind: str, name: str, settings: dict[str, object], launch: Launch) -> Child:
         given = {
             "kafka.bootstrap_servers": self.cluster.bootstrap_servers,
             "kafka.topic_prefix": self.cluster.prefix,
@@ -145,11 +156,12 @@ class Fleet:
             **self.settings,
             **settings,
         }
-        command = [sys.executable, "-m", "detent", kind, "--id", name]
+        command = [*launch.program, kind, "--id", name]
         command += [part for key, value in given.items() for part in ("--set", f"{key}={value}")]
         log = self.directory / f"{name}-{uuid.uuid4().hex[:6]}.log"
+        environment = os.environ | {"DETENT_CONFIG": ""} | dict(launch.environment)
         with log.open("wb") as file:
-            process = subprocess.Popen(command, stdout=file, stderr=file, env=os.environ | {"DETENT_CONFIG": ""})
+            process = subprocess.Popen(command, stdout=file, stderr=file, env=environment)
         child = Child(name, process, log)
         self.children.append(child)
         return child
