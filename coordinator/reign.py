@@ -29,7 +29,7 @@ from events.codec import Codec
 from events.dead_letters import DeadLetters
 from events.errors import DetentError, RecordTooLarge, TransactionAborted, UnreadableRecord
 from events.inputs import Input, InputsReader, Partition
-from events.keys import Entity, order_key, shard_of
+from events.keys import named, order_key, shard_of
 from events.reader import raw
 from events.records import Cause, Command, Cursor, Event, Leader, Order, Position, Report
 from events.table import tombstone_headers
@@ -109,7 +109,7 @@ class Reign:
     def begin(self, leader: Leader) -> None:
         """Write the election, and all that the predecessor left undone. The log must have been read to its end."""
         replica, state, now = self._replica, self.state, self._now_ms()
-        if Entity("cursor", (state.shard,)).key in replica.unreadable:
+        if named("cursor", state.shard).key in replica.unreadable:
             raise CursorUnreadable(
                 f"the cursor of shard {state.shard} can't be read, so it is not known how far its commands and reports "
                 "were consumed. The shard is not led. Its bytes are in dead letters; see `detent repair --help`."
