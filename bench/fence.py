@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
-import os
 import signal
 import sys
 import time
@@ -39,15 +38,17 @@ TakeOver = Callable[[], Callable[[], None]]
 
 def killed_leader(cluster: Cluster, transactional_id: str, *, inside: bool) -> None:
     """A leader of that id in a process of its own, killed inside a transaction or after one."""
-    ours, theirs = multiprocessing.Pipe(duplex=False)
-    arguments = (cluster, transactional_id, inside, theirs)
-    child = multiprocessing.get_context("spawn").Process(target=_lead_until_killed, args=arguments)
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    child = context.Process(target=_lead_until_killed, args=(cluster, transactional_id, inside, theirs))
     child.start()
+    theirs.close()  # so that a child that fails is an end of file, not a silence
     try:
-        if not ours.poll(LIMIT_S) or ours.recv() != inside:
+        if not ours.poll(LIMIT_S):
             raise RuntimeError(f"the leader that was to be killed did not get to its place within {LIMIT_S:g} s")
+        ours.recv()
     finally:
-        os.kill(child.pid or 0, signal.SIGKILL)
+        child.kill()
         child.join()
 
 
@@ -61,7 +62,7 @@ def _lead_until_killed(cluster: Cluster, transactional_id: str, inside: bool, re
         producer.flush(LIMIT_S)
     else:
         producer.commit_transaction()
-    ready.send(inside)
+    ready.send(None)
     signal.pause()
 
 

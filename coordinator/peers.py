@@ -1,8 +1,8 @@
 """The coordinators and what each knows of the others: every process beats, one small record whatever it leads, and
 listens to the beats of the others. Liveness is counted by this process's own monotonic clock.
 
-Death is faster than silence: a connection is held to every other's health address (coordinator/front.py); where it ends
-and can't be made again, that process is gone. It is a hint only. Fencing decides.
+Death is faster than silence: a connection is held to every other's health address (coordinator/peer_watch.py); where it
+ends and can't be made again, that process is gone. It is a hint only. Fencing decides.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable
 
-import msgspec
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from coordinator.membership import Member
@@ -47,7 +46,8 @@ class Peers:
         self._reader = InputsReader(cluster, {(TOPIC, 0): END})
         self._lock = threading.Lock()
         self._members: dict[str, Member] = {}
-        self._gone: set[str] = set()  # instances whose connection has ended
+        self._led: dict[tuple[str, int], int] = {}  # when who last said that it leads which shard
+        self._gone: dict[str, int] = {}  # instances whose connection has ended, and when
         self._stopping, self._soon = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="peers", daemon=True)
         self.begun_ms = monotonic_ms()
@@ -79,15 +79,14 @@ class Peers:
 
     def last_heard_ms(self, coordinator: str, shard: int) -> int:
         """When a coordinator last said that it leads the shard; 0 for never."""
-        with self._lock:
-            member = self._members.get(coordinator)
-        return member.heard_ms if member is not None and member.leads(shard) else 0
+        return self._led.get((coordinator, shard), 0)
 
-    def is_gone(self, coordinator: str, instance: str) -> bool:
-        """Whether the connection to that process has ended, or another process has its id by now."""
+    def gone_ms(self, coordinator: str, instance: str) -> int:
+        """When the connection to that process ended, or another one with its id was first heard; 0 while it lives."""
         with self._lock:
             member = self._members.get(coordinator)
-            return instance in self._gone or (member is not None and member.beat.instance != instance)
+            other = member.since_ms if member is not None and member.beat.instance != instance else 0
+            return self._gone.get(instance, other)
 
     def newer_epoch(self, shard: int, epoch: int) -> str:
         """Who says that it leads the shard in a later reign; empty for nobody."""
@@ -105,7 +104,7 @@ class Peers:
 
     def lose(self, instance: str) -> None:
         with self._lock:
-            self._gone.add(instance)
+            self._gone[instance] = monotonic_ms()
 
     def _run(self) -> None:
         try:
@@ -150,7 +149,9 @@ class Peers:
             same = known is not None and known.beat.instance == beat.instance
             since = known.since_ms if known is not None and same else now
             self._members[beat.coordinator] = Member(beat, since, now)
-            self._gone.discard(beat.instance)
+            self._gone.pop(beat.instance, None)
+            for led in beat.shards:
+                self._led[beat.coordinator, led.shard] = now
 
     def _meet_myself(self, beat: Beat, mine: Beat) -> None:
         """The one that came later goes: the other one works."""
@@ -159,7 +160,3 @@ class Peers:
                 f"another process at {beat.address or 'an unknown address'} is coordinator {mine.coordinator} already "
                 f"(instance {beat.instance}). Give this one another id: --set coordinator.id=…, or leave it empty."
             )
-
-
-def beat_of(template: Beat, **changed: object) -> Beat:
-    return msgspec.structs.replace(template, **changed)

@@ -7,26 +7,29 @@ known to be so. What a transaction did not do is taken back and decided again. O
 
 from __future__ import annotations
 
+import heapq
 import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from coordinator import core
 from coordinator.core import Sweep, Timer, note_heartbeat, note_silence
-from coordinator.draft import Decision, Gone, Withdrawal, boundary
+from coordinator.draft import Draft, Gone, Withdrawal, ended
+from coordinator.health import last_checkpoint_ms
 from coordinator.hearing import Hearing
 from coordinator.quarantine import Impossible
 from coordinator.replica import Replica
-from coordinator.state import State, entity_of, fold
+from coordinator.state import State, entity_of
+from coordinator.telling import tell
 from events.cluster import Cluster
 from events.codec import Codec
 from events.dead_letters import DeadLetters
 from events.errors import DetentError, RecordTooLarge, TransactionAborted, UnreadableRecord
 from events.inputs import Input, InputsReader, Partition
-from events.keys import Entity, order_key, shard_of
+from events.keys import named, order_key, shard_of
 from events.reader import raw
 from events.records import Cause, Command, Cursor, Event, Leader, Order, Position, Report
 from events.table import tombstone_headers
@@ -34,9 +37,11 @@ from events.writer import Outgoing, TransactionalWriter
 
 LOG = logging.getLogger(__name__)
 KINDS: dict[str, type[Command] | type[Report]] = {"commands": Command, "reports": Report}
-LONGEST_WAIT_S = 0.05
+LONGEST_WAIT_S = 0.02
 # A transaction is closed when it has as many events, whatever waits: it must end well within its time limit.
 MOST_EVENTS = 20_000
+SLICES, MOST_SWEPT = 20, 100
+MOST_AGES = 50
 ABORT_PAUSE_S, LONGEST_ABORT_PAUSE_S = 0.05, 2.0
 
 
@@ -54,18 +59,12 @@ class Rules:
 class Counts(Protocol):
     """Where what happens is counted."""
 
-    def transaction(self, shard: int, inputs: int, events: int, took_s: float) -> None: ...
+    def transaction(self, shard: int, inputs: int, events: Sequence[Event | Gone], took_s: float) -> None: ...
+    def swept(self, shard: int, orphans: int, checkpointed: list[tuple[int, str]]) -> None: ...
     def ignored(self, shard: int, notes: Sequence[str]) -> None: ...
     def dead_letter(self, shard: int, topic: str) -> None: ...
     def aborted(self, shard: int) -> None: ...
     def quarantined(self, shard: int) -> None: ...
-
-
-class Taken(NamedTuple):
-    """What a group has folded, to be taken back if it does not get onto the log."""
-
-    entity: Entity
-    before: Event | None
 
 
 class CursorUnreadable(DetentError):
@@ -91,8 +90,12 @@ class Reign:
         self.state: State = replica.state
         self._heard = 0  # the version of what was heard from workers
         self._swept_ms = 0
+        self._unswept: list[str] = []
+        self._slice = 1
+        self._orphans = 0
+        self._checkpointed: list[tuple[int, str]] = []  # when running jobs last committed a checkpoint
         self._waiting: deque[Input] = deque()
-        self._taken: list[Taken] = []
+        self._drafts: list[Draft] = []  # what the state has and the log has not
         self._events: list[Event | Gone] = []
         self._orders: list[Order | Withdrawal] = []
         self._notes: list[str] = []
@@ -106,7 +109,7 @@ class Reign:
     def begin(self, leader: Leader) -> None:
         """Write the election, and all that the predecessor left undone. The log must have been read to its end."""
         replica, state, now = self._replica, self.state, self._now_ms()
-        if Entity("cursor", (state.shard,)).key in replica.unreadable:
+        if named("cursor", state.shard).key in replica.unreadable:
             raise CursorUnreadable(
                 f"the cursor of shard {state.shard} can't be read, so it is not known how far its commands and reports "
                 "were consumed. The shard is not led. Its bytes are in dead letters; see `detent repair --help`."
@@ -121,7 +124,7 @@ class Reign:
         for each in heard:
             note_heartbeat(state, each.heartbeat, each.at)
         self._save()
-        self._take_over(core.activation(state, state.epoch + 1, now, leader, replica.set_aside()))
+        self._take(core.activation(state, state.epoch + 1, now, leader, replica.set_aside()))
         known = state.cursor.state.positions if state.cursor and isinstance(state.cursor.state, Cursor) else ()
         self._consumed = {(p.topic, p.partition): p.offset for p in known}
         self._write(0)
@@ -137,7 +140,7 @@ class Reign:
     def resign(self, leader: Leader) -> None:
         """The last transaction of this reign."""
         self._save()
-        self._take_over(core.resignation(self.state, self._now_ms(), leader))
+        self._take(core.resignation(self.state, self._now_ms(), leader))
         self._write(0)
 
     def close(self) -> None:
@@ -172,7 +175,7 @@ class Reign:
     def _patience_s(self) -> float:
         now = self._now_ms()
         due = self.state.next_due()
-        sweep = self._swept_ms + self._rules.sweep_ms
+        sweep = self._swept_ms + self._rules.sweep_ms // SLICES
         soonest = min(sweep, due) if due is not None else sweep
         return max(0.0, min(LONGEST_WAIT_S, (soonest - now) / 1000))
 
@@ -207,7 +210,7 @@ class Reign:
             LOG.exception("an input could not be decided on, its job is quarantined shard=%d place=%s job=%s",
                           self.state.shard, place, record.job)  # fmt: skip
             self._put_aside(given, f"it could not be decided on: {error!r}")
-            self._quarantine(record.job, f"{place} could not be decided on: {error!r}", cause)
+            self._give_up(record, f"{place} could not be decided on: {error!r}", cause)
 
     def _decide_the_rest(self) -> None:
         """Heartbeats, deadlines, and the sweep."""
@@ -227,13 +230,34 @@ class Reign:
                     raise
                 self._quarantine(job, f"its deadline {entity} could not be decided on: {error!r}",
                                  Cause(kind="TIMER", note=entity))  # fmt: skip
-        if now - self._swept_ms >= self._rules.sweep_ms:
+        if now - self._swept_ms >= self._rules.sweep_ms / SLICES:
             self._swept_ms = now
-            note_silence(state, now, self._rules.lease_ms)
-            self._decide(Sweep(self._rules.lease_ms), Cause(kind="STATE", note="sweep"))
+            self._sweep(now)
+
+    def _sweep(self, now: int) -> None:
+        """A slice of the jobs at a time, so that nobody waits for it: all within `sweep_ms`, or, where there are many,
+        at a pace that costs next to nothing."""
+        note_silence(self.state, now, self._rules.lease_ms)
+        if not self._unswept:
+            self._counts.swept(self.state.shard, self._orphans, heapq.nsmallest(MOST_AGES, self._checkpointed))
+            self._orphans, self._checkpointed = 0, []
+            self._unswept = list(self.state.jobs)
+            self._slice = min(MOST_SWEPT, -(-len(self._unswept) // SLICES))
+        jobs, self._unswept = tuple(self._unswept[: self._slice]), self._unswept[self._slice :]
+        views = [(job, self.state.jobs[job]) for job in jobs if job in self.state.jobs]
+        self._orphans += sum(view.is_orphaned for _, view in views)
+        self._checkpointed += [(at, job) for job, view in views if (at := last_checkpoint_ms(view))]
+        self._decide(Sweep(self._rules.lease_ms, jobs), Cause(kind="STATE", note="sweep"))
 
     def _decide(self, given: core.Input, cause: Cause) -> None:
-        self._take_over(core.decide(self.state, given, self._now_ms(), cause))
+        self._take(core.drafted(self.state, given, self._now_ms(), cause))
+
+    def _give_up(self, record: Command | Report, reason: str, cause: Cause) -> None:
+        """A command is refused; of a report nobody knows what it should have led to, so its job ends."""
+        if isinstance(record, Command):
+            self._decide(core.Undoable(record, reason), cause)
+        else:
+            self._quarantine(record.job, reason, cause)
 
     def _quarantine(self, job: str, reason: str, cause: Cause) -> None:
         self._counts.quarantined(self.state.shard)
@@ -247,34 +271,27 @@ class Reign:
 
     def _save(self) -> None:
         """Where a group begins: what `_take_back` goes back to."""
-        state = self.state
-        self._taken.clear()
+        self._drafts.clear()
         self._events, self._orders, self._notes = [], [], []
-        self._before = (state.epoch, state.sequence, state.incarnations, state.logic)
         self._consumed_before = dict(self._consumed)
 
-    def _take_over(self, decision: Decision) -> None:
-        for event in decision.events:
-            entity = entity_of(event.entity)
-            before = fold(self.state, entity, event if isinstance(event, Event) else None)
-            self._taken.append(Taken(entity, before))
-        self._events += decision.events
-        self._orders += decision.orders
-        self._notes += decision.notes
+    def _take(self, draft: Draft) -> None:
+        self._drafts.append(draft)
+        self._events += draft.events
+        self._orders += draft.orders
+        self._notes += draft.notes
 
     def _take_back(self) -> None:
-        state = self.state
-        for entity, before in reversed(self._taken):
-            fold(state, entity, before)
-        state.epoch, state.sequence, state.incarnations, state.logic = self._before
+        for draft in reversed(self._drafts):
+            draft.take_back()
         self._consumed = self._consumed_before
 
     def _write(self, inputs: int) -> None:
         """Dead letters first, then one transaction that ends with the cursor."""
         state, started = self.state, time.monotonic()
         positions = tuple(Position(topic=t, partition=p, offset=o) for (t, p), o in sorted(self._consumed.items()))
-        cursor = boundary(state, self._now_ms(), positions)
-        self._take_over(Decision((cursor,)))
+        cursor = ended(state, self._now_ms(), positions)
+        self._take(cursor)
         events, written = self._outgoing_events()
         try:
             self._dead_letters.flush()
@@ -283,9 +300,10 @@ class Reign:
             self._take_back()
             raise
         self._replica.own(written, offset + 1)
-        self._counts.transaction(state.shard, inputs, len(self._events), time.monotonic() - started)
+        self._counts.transaction(state.shard, inputs, self._events, time.monotonic() - started)
         if self._notes:
             self._counts.ignored(state.shard, self._notes)
+        tell(state.shard, self._events, self._notes)
 
     def _outgoing_events(self) -> tuple[list[Outgoing], dict[bytes, bytes | None]]:
         shard = self.state.shard
@@ -322,20 +340,23 @@ class Reign:
             self._one_by_one = count
             self._back_to_cursor()
             return
-        job = entity_of(error.key.decode()).job if error.topic == "events" else ""
-        if not job:
-            raise error
         self._save()
+        cause = Cause(kind="STATE", note="a record of it is too large")
         if count == 1:
             self._back_to_cursor()
-            self._skip_one(str(error))
-        self._quarantine(job, str(error), Cause(kind="STATE", note="a record of it is too large"))
+            self._skip_one(str(error), cause)
+        elif error.topic == "events" and (job := entity_of(error.key.decode()).job):
+            self._quarantine(job, str(error), cause)
+        else:
+            raise error
         self._write(count)
 
-    def _skip_one(self, reason: str) -> None:
+    def _skip_one(self, reason: str, cause: Cause) -> None:
         assert self._inputs is not None
         while not self._waiting:
             self._waiting.extend(self._inputs.poll(LONGEST_WAIT_S, 1))
         given = self._waiting.popleft()
         self._put_aside(given, reason)
         self._consumed[given.topic, given.partition] = given.place.offset + 1
+        record = self._codec.decode(given.message.value(), KINDS[given.topic], given.place)
+        self._give_up(record, reason, cause)

@@ -23,6 +23,7 @@ from events.table import Poison, Raw
 
 LOG = logging.getLogger(__name__)
 MIRROR_EVERY_S = 1.0
+WAIT_MS = 20  # a new leader waits as long at most to know that it has read everything
 
 
 class Replica:
@@ -33,7 +34,7 @@ class Replica:
         self._unmirrored: dict[bytes, bytes | None] = {}
         self._mirrored_at = time.monotonic()
         self.poison: list[Poison] = []
-        recovered = recover(cluster, shard, codec, mirror, poison=self.poison.append)
+        recovered = recover(cluster, shard, codec, mirror, poison=self.poison.append, wait_ms=WAIT_MS)
         self._follower = recovered.follower
         self.table = recovered.follower.table
         self.replayed, self.replay_s = recovered.replayed, recovered.took_s
@@ -41,6 +42,14 @@ class Replica:
         self.state = State(shard, shards=cluster.shards)
         self._take(self.table.values)
         self.heard_s = time.monotonic()  # when the log last moved
+
+    @property
+    def mirror_lag(self) -> int:
+        return len(self._unmirrored)
+
+    @property
+    def mirror_failed(self) -> bool:
+        return self._mirror is not None and self._mirror.failure is not None
 
     def close(self) -> None:
         self._follower.close()
@@ -59,12 +68,12 @@ class Replica:
         self._record_now_and_then()
         return len(changed)
 
-    def catch_up(self) -> int:
-        """To the end of the log as it is now: after fencing. Returns how many records that took."""
+    def catch_up(self, end: int | None = None) -> int:
+        """To the end of the log, as it is now or as it is given: after fencing. Returns how many records that took."""
         if self._follower.is_amid:
             self._follower.rewind()
         self._follower.touched.clear()
-        count = self._follower.catch_up(remember=True)
+        count = self._follower.catch_up(end, remember=True)
         changed = {key: self.table.values.get(key) for key in self._follower.touched if key is not None}
         self._follower.touched.clear()
         self._unmirrored |= changed

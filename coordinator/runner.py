@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from confluent_kafka.admin import AdminClient
+
 from coordinator.core import may_lead
 from coordinator.hearing import Hearing
 from coordinator.membership import candidates, preferred, rank
@@ -21,6 +23,7 @@ from coordinator.replica import Replica
 from events.cluster import Cluster
 from events.codec import Codec
 from events.dead_letters import DeadLetters
+from events.ends import decided_end
 from events.errors import DetentError, Fenced, OutcomeUnknown
 from events.mirror import Mirror
 from events.records import Leader
@@ -65,6 +68,7 @@ class Surroundings:
     timing: Timing
     state_dir: Path
     events_topic: TopicFacts
+    admin: AdminClient
     handing_over: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -88,6 +92,7 @@ class ShardRunner:
         self._thread = threading.Thread(target=self._run, name=f"shard-{shard}", daemon=True)
         self._tended = 0.0
         self._suspected_ms = 0
+        self._yield_until_ms = 0  # whoever fenced this one has not led yet: it is given the time to
         self._refused = False
 
     def start(self) -> None:
@@ -113,6 +118,7 @@ class ShardRunner:
                 continue
             except Fenced as fenced:
                 LOG.info("fenced, stands by again shard=%d: %s", self.shard, fenced)
+                self._yield_until_ms = monotonic_ms() + self._around.timing.detection_ms
                 continue
             except OutcomeUnknown as unknown:
                 LOG.warning("reads the log again shard=%d: %s", self.shard, unknown)
@@ -143,13 +149,18 @@ class ShardRunner:
             mirror = Mirror(path, facts.topic_id, self.shard, facts.delete_retention_ms)
             self.replica = Replica(around.cluster, self.shard, around.codec, mirror)
             around.metrics.replay_seconds.labels(str(self.shard)).set(self.replica.replay_s)
+            around.metrics.watch_mirror(
+                self.shard,
+                lambda: self.replica.mirror_lag if self.replica else 0,
+                lambda: bool(self.replica and self.replica.mirror_failed),
+            )
             around.metrics.replayed.labels(str(self.shard)).set(self.replica.replayed)
             LOG.info("replayed shard=%d records=%d took_s=%.3f", self.shard, self.replica.replayed,
                      self.replica.replay_s)  # fmt: skip
         if self._warm is None:
             self._warm = WarmWriter(
                 around.cluster,
-                f"{around.cluster.prefix}-shard-{self.shard}",
+                around.cluster.transactional_id(self.shard),
                 transaction_timeout_ms=around.timing.transaction_timeout_ms,
             )
             self._warm.tend()
@@ -184,14 +195,14 @@ class ShardRunner:
         if suspicion is None:
             self._suspected_ms = 0
             return None
-        if not self._can_lead():
-            return None
         now = monotonic_ms()
+        if now < self._yield_until_ms or not self._can_lead():
+            return None
         self._suspected_ms = self._suspected_ms or now
         state = self.replica.state if self.replica else None
         assert state is not None
         leader = state.leader.state if state.leader and isinstance(state.leader.state, Leader) else None
-        others = candidates(self._around.peers.members(), self.shard, state.logic)
+        others = [name for name, member in self._around.peers.members().items() if member.beat.logic >= state.logic]
         suspect = leader.coordinator if leader and state.leader and state.leader.to == "LEADING" else ""
         named = leader.successor if leader and state.leader and state.leader.to == "VACANT" else ""
         among = [name for name in others if name != suspect or name == self._around.name]
@@ -216,8 +227,10 @@ class ShardRunner:
         around, now = self._around, monotonic_ms()
         event = self.replica.state.leader
         known_ms = max(around.peers.begun_ms, int(self.replica.heard_s * 1000))
+        if now - around.peers.begun_ms < 3 * around.timing.beat_ms:
+            return None  # it does not know the others yet
         if event is None or not isinstance(event.state, Leader):
-            settled = now - around.peers.begun_ms > 3 * around.timing.beat_ms
+            settled = now - around.peers.begun_ms > around.timing.detection_ms
             return Turn("the shard never had a leader", now) if settled else None
         leader = event.state
         if event.to == "VACANT":
@@ -225,8 +238,8 @@ class ShardRunner:
         heard_ms = max(known_ms, around.peers.last_heard_ms(leader.coordinator, self.shard))
         if leader.coordinator == around.name and leader.instance != around.instance:
             return Turn("this coordinator led it before it was restarted", heard_ms)
-        if around.peers.is_gone(leader.coordinator, leader.instance):
-            return Turn(f"the connection to {leader.coordinator} has ended", heard_ms)
+        if gone_ms := around.peers.gone_ms(leader.coordinator, leader.instance):
+            return Turn(f"the connection to {leader.coordinator} has ended", gone_ms)
         if now - heard_ms > around.timing.detection_ms:
             return Turn(f"{leader.coordinator} has been silent for {now - heard_ms} ms", heard_ms)
         return None
@@ -244,7 +257,7 @@ class ShardRunner:
         reign = Reign(around.cluster, around.codec, replica, writer, around.hearing, self._dead_letters,
                       around.now_ms, around.rules, around.metrics)  # fmt: skip
         try:
-            replica.catch_up()
+            replica.catch_up(decided_end(around.admin, around.cluster, "events", self.shard))
             if not self._can_lead():
                 return
             caught_up = time.monotonic()

@@ -9,9 +9,9 @@ import time
 
 from confluent_kafka import KafkaError, Message
 
-from events.cluster import Cluster
+from events.cluster import Cluster, refuses
 from events.codec import Codec
-from events.errors import BrokerUnreachable, DetentError
+from events.errors import DetentError
 from events.records import DeadLetter
 from events.table import Poison, Raw
 
@@ -49,10 +49,11 @@ class DeadLetters:
         """Wait until all are durable. Raises when they are not: whoever put them aside must not go on then."""
         if self.count == self._flushed:
             return
-        if self._producer.flush(patience_s):
-            raise BrokerUnreachable(self._cluster.bootstrap_servers, "writing dead letters", patience_s)
+        self._cluster.flush(self._producer, "writing dead letters", patience_s)
         if self._failed is not None:
             failed, self._failed = self._failed, None
+            if refuses(failed):
+                raise self._cluster.refusal(f"writing to {self._topic}", failed)
             raise DetentError(f"a dead letter could not be written to {self._topic}: {failed.str()} ({failed.name()})")
         self._flushed = self.count
 

@@ -95,6 +95,8 @@ class Front:
             await writer.drain()
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError) as error:
             LOG.debug("a request came to nothing: %r", error)
+        except asyncio.CancelledError:
+            LOG.debug("a connection ends with this process")
         finally:
             writer.close()
 

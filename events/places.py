@@ -1,5 +1,5 @@
-"""A directory of its own for each process on a machine, the same again after a restart: the first of `0`, `1`, … that
-no living process holds. What it left there is found again; two processes never share one."""
+"""A directory of its own for each process on a machine, the same again after a restart: the first of `0`, `1`, …
+that no living process holds. What it left there is found again; two processes never share one."""
 
 from __future__ import annotations
 

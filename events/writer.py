@@ -5,9 +5,9 @@ a late commit or abort can end the *next* transaction of the same producer (KAFK
 abort got no definite answer is thrown away and never begins another: a new one bumps the epoch, which voids the stray
 request, and the log tells what happened.
 
-Errors, in the order they are looked at: fenced or fatal → the producer is thrown away; needs abort → aborted, and the
-caller goes back to its cursor; retriable → called again until the answer is definite or time is up; anything else → the
-producer is thrown away.
+Errors, in the order they are looked at: fenced, refused or fatal → the producer is thrown away; needs abort → aborted,
+and the caller goes back to its cursor; retriable → called again until the answer is definite or time is up; anything
+else → the producer is thrown away.
 
 Fencing is fast because it is asked for again and again. A coordinator that finds a transaction of the owner before
 begins to abort it and answers "try again"; librdkafka by itself would do so half a second later, and no property
@@ -26,9 +26,9 @@ from typing import Any, NamedTuple, NoReturn
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from events.cluster import LOG as LIBRDKAFKA_LOG
-from events.cluster import SOCKET_TIMEOUT_MS, Cluster, passes
+from events.cluster import SOCKET_TIMEOUT_MS, Cluster, passes, refuses
 from events.codec import Codec
-from events.errors import BrokerUnreachable, DetentError, Fenced, OutcomeUnknown, RecordTooLarge, TransactionAborted
+from events.errors import DetentError, Fenced, OutcomeUnknown, RecordTooLarge, TransactionAborted
 from events.records import Event
 from events.table import Headers
 
@@ -64,12 +64,13 @@ def outgoing_events(codec: Codec, shard: int, events: Sequence[Event]) -> list[O
     ]
 
 
-class OpeningLog(logging.LoggerAdapter[logging.Logger]):
-    """librdkafka warns of every "try again" while a writer opens, of which there are several when all is well. They are
-    for debugging; the writer itself says so when it takes long."""
+class ShardLog(logging.LoggerAdapter[logging.Logger]):
+    """librdkafka warns of every "try again" while a writer opens, of which there are several when all is well, and it
+    calls it fatal to be fenced, which is how leaders change. All that is for debugging; the writer says what counts."""
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
-        super().log(logging.DEBUG if args[:1] == ("GETPID",) else level, msg, *args, **kwargs)
+        usual = args[:1] == ("GETPID",) or any("fenced" in str(arg) or "old epoch" in str(arg) for arg in args)
+        super().log(logging.DEBUG if usual else level, msg, *args, **kwargs)
 
 
 def shard_producer(
@@ -83,15 +84,15 @@ def shard_producer(
         socket_timeout_ms=min(SOCKET_TIMEOUT_MS, transaction_timeout_ms),  # the client demands it
         message_max_bytes=max_record_bytes + OVERHEAD,
         queue_buffering_max_messages=1_000_000,
-        logger=OpeningLog(LIBRDKAFKA_LOG, {}),
+        logger=ShardLog(LIBRDKAFKA_LOG, {}),
     )
 
 
 class TransactionalWriter:
     """A producer that owns a shard until a newer one does. Not for several threads at once.
 
-    After Fenced or OutcomeUnknown it is closed: open another with `TransactionalWriter(...)` and read the log. Who
-    stands by for the shard makes a `WarmWriter` beforehand and is quicker."""
+    After Fenced, AccessRefused or OutcomeUnknown it is closed: open another with `TransactionalWriter(...)` and read
+    the log. Who stands by for the shard makes a `WarmWriter` beforehand and is quicker."""
 
     def __init__(
         self,
@@ -142,7 +143,7 @@ class TransactionalWriter:
         readers as soon as the broker has written its markers, some milliseconds later.
 
         Raises RecordTooLarge (nothing was sent), TransactionAborted (nothing will be visible, this writer goes on),
-        Fenced or OutcomeUnknown (this writer is closed)."""
+        Fenced, AccessRefused (nothing will be visible) or OutcomeUnknown (this writer is closed)."""
         producer = self._open()
         batch = self._checked(records)
         self._call("begin", producer.begin_transaction)
@@ -150,7 +151,8 @@ class TransactionalWriter:
         for record in batch[:-1]:
             self._produce(producer, record, deadline)
         self._produce(producer, batch[-1], deadline, self._delivered)
-        self._call("commit", producer.commit_transaction)
+        # With a limit to each call: without one, a broker that is frozen would be waited for as long as it is.
+        self._call("commit", lambda: producer.commit_transaction(self._timeout_s))
         return self._last_offset
 
     def _checked(self, records: Iterable[Outgoing]) -> Sequence[Outgoing]:
@@ -179,10 +181,12 @@ class TransactionalWriter:
                 if not error.retriable():
                     self._give_up("opening", error)
                 if waited_s >= mention_at_s:
+                    if refused := self._cluster.turned_away(self._doing("opening"), min(1.0, waited_s / 4)):
+                        raise refused from failure
                     LOG.warning("writer=%s is not open after %.0f s: %s", self.transactional_id, waited_s, error.str())
                     mention_at_s = 2 * waited_s
             wait_s = min(wait_s * WAIT_GROWTH, LONGEST_WAIT_S)
-        raise BrokerUnreachable(self._cluster.bootstrap_servers, f"opening {self.transactional_id}", patience_s)
+        raise self._cluster.no_answer(f"opening {self.transactional_id}", patience_s)
 
     def _produce(
         self, producer: Producer, record: Outgoing, deadline: float, delivered: Callable[..., None] | None = None
@@ -199,13 +203,13 @@ class TransactionalWriter:
             except BufferError:
                 producer.poll(0.05)
                 if time.monotonic() > deadline:
-                    self._abort(f"the broker did not take the records within {self._timeout_s:g} s")
+                    self._abort("produce", f"the broker did not take the records within {self._timeout_s:g} s")
             except KafkaException as failure:
                 error: KafkaError = failure.args[0]
                 if error.fatal():
                     self._give_up("produce", error)
                 # Not even queued, and nothing is committed yet: aborting is definite.
-                self._abort(f"produce: {error.str()} ({error.name()})")
+                self._abort("produce", error)
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         self._last_offset = -1 if error else message.offset() or 0
@@ -225,12 +229,17 @@ class TransactionalWriter:
 
     def _fail(self, doing: str, error: KafkaError) -> NoReturn:
         if not error.fatal() and error.txn_requires_abort() and doing != "abort":
-            self._abort(f"{doing}: {error.str()} ({error.name()})")
+            self._abort(doing, error)
         self._give_up(doing, error)
 
-    def _abort(self, reason: str) -> NoReturn:
-        self._call("abort", self._open().abort_transaction)
-        raise TransactionAborted(self.transactional_id, reason)
+    def _abort(self, doing: str, why: KafkaError | str) -> NoReturn:
+        if isinstance(why, KafkaError):
+            if refuses(why):  # then the abort may be refused as well, and deciding again would end here again
+                self._give_up(doing, why)
+            why = f"{doing}: {why.str()} ({why.name()})"
+        producer = self._open()
+        self._call("abort", lambda: producer.abort_transaction(self._timeout_s))
+        raise TransactionAborted(self.transactional_id, why)
 
     def _give_up(self, doing: str, error: KafkaError) -> NoReturn:
         """Throw the producer away: it must never begin another transaction."""
@@ -238,7 +247,12 @@ class TransactionalWriter:
         reason = f"{error.str()} ({error.name()})"
         if error.code() in FENCED:
             raise Fenced(self.transactional_id, reason)
+        if refuses(error):
+            raise self._cluster.refusal(self._doing(doing), error)
         raise OutcomeUnknown(self.transactional_id, doing, reason)
+
+    def _doing(self, call: str) -> str:
+        return f"writing as {self.transactional_id} ({call})"
 
 
 class WarmWriter:
@@ -308,7 +322,7 @@ class WarmWriter:
         """Fence the owner and abort what it left open. The writer owns the shard when this returns; what its
         predecessor committed is on the log then, whole: measure the end, read, go on.
 
-        Raises BrokerUnreachable when there was no answer in time, OutcomeUnknown when the answer was a refusal."""
+        Raises BrokerUnreachable when there was no answer in time, AccessRefused when the answer was a refusal."""
         return TransactionalWriter(
             self._cluster,
             self.transactional_id,

@@ -28,7 +28,7 @@ from workers.engine import Surroundings
 from workers.ledger import Identity
 from workers.lines import Lines
 from workers.plan import Step
-from workers.trial import TrialEngine
+from workers.trial import STARTS, TrialEngine
 
 ROOT = Path(__file__).parent.parent
 LOG = logging.getLogger(__name__)
@@ -204,6 +204,8 @@ def test_a_loop_says_what_it_does_in_order(engine: TrialEngine, heard: Heard, tm
     engine.stop(WHO, "again")
     engine.stage(WHO, 3)
     assert heard.all[-1] == h.Stopped(WHO, "told to")
+    (start,) = (tmp_path / STARTS).read_text().splitlines()
+    assert json.loads(start) == {**WHO._asdict(), "instance": "i"}
 
 
 def test_an_attempt_goes_on_from_its_position(engine: TrialEngine, heard: Heard, tmp_path: Path) -> None:

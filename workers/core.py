@@ -182,6 +182,7 @@ def _commit(
         specification=action.specification,
         staged=action.staged,
         lease=ledger.lease,
+        tries=action.tries,
         conclusive=action.conclusive,
     )
     return Outcome(effects=(effect,), changes=(Put(replace(now, publishing=checkpoint)),))
@@ -200,7 +201,7 @@ def _publish_answered(ledger: Ledger, it: h.Published | h.PublishFailed, now_ms:
     else:
         now = replace(before, publishing=publishing)
         happening = records.CheckpointFailed(
-            checkpoint=it.checkpoint, lasting=it.lasting, reason=it.reason, conclusive=it.conclusive
+            checkpoint=it.checkpoint, lasting=it.lasting, reason=it.reason, tries=it.tries, conclusive=it.conclusive
         )
     change: Change = Drop(key) if now.withdrawn and not publishing else Put(now)
     return Outcome(reports=(say(before.who, happening, now_ms, settings),), changes=(change,))

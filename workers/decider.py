@@ -150,7 +150,7 @@ class Decider:
             self.say(h.StageFailed(effect.who, effect.checkpoint, reason))
         elif isinstance(effect, h.Publish):
             who = (effect.job, effect.incarnation, effect.pipeline, effect.checkpoint)
-            self.say(h.PublishFailed(*who, reason, conclusive=effect.conclusive))
+            self.say(h.PublishFailed(*who, reason, tries=effect.tries, conclusive=effect.conclusive))
         elif isinstance(effect, h.RemoveStaging):
             self.say(h.StagingStuck(effect.job, effect.incarnation, reason))
         # A task that can't be told to stop is given up when its time is over.

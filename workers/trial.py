@@ -7,6 +7,7 @@ Each attempt is a thread; publishing and removing are threads of their own. All 
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
@@ -29,6 +30,7 @@ KIND = "numbers"
 SLICE_ROWS = 1000
 SLICE_S = 0.02  # how often a source with a rate is looked at
 PROGRESS_S = 0.05
+STARTS = "starts"  # in the worker's directory: a line for each start, for whoever counts them afterwards
 
 
 class SourceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,6 +61,8 @@ class TrialEngine:
         self._loops: dict[Identity, Loop] = {}
 
     def start(self, who: Identity, deploy: records.Deploy, say: Say) -> None:
+        with (self._around.directory / STARTS).open("a") as file:
+            file.write(json.dumps({**who._asdict(), "instance": self._around.instance}) + "\n")
         self._loops = {known: loop for known, loop in self._loops.items() if loop.is_alive()}
         loop = self._loops[who] = Loop(who, deploy, say, self._around)
         loop.start()
@@ -97,9 +101,13 @@ def _published(effect: h.Publish, may_publish: MayPublish) -> h.Published | h.Pu
             rows += Lines(sink, effect.job, effect.incarnation).publish(effect, may_publish)
         return h.Published(*who, rows)
     except PublishRefused as refused:
-        return h.PublishFailed(*who, str(refused), lasting=refused.lasting, conclusive=effect.conclusive)
+        return h.PublishFailed(
+            *who, str(refused), lasting=refused.lasting, tries=effect.tries, conclusive=effect.conclusive
+        )
     except Exception as error:  # noqa: BLE001  somebody waits for an answer, whatever it is
-        return h.PublishFailed(*who, f"{type(error).__name__}: {error}", conclusive=effect.conclusive)
+        return h.PublishFailed(
+            *who, f"{type(error).__name__}: {error}", tries=effect.tries, conclusive=effect.conclusive
+        )
 
 
 def _removed(effect: h.RemoveStaging) -> h.StagingGone | h.StagingStuck:

@@ -34,9 +34,11 @@ class Checker:
         self.reading = Reading()
         self.jobs: dict[str, Event] = {}
         self.outcomes: dict[str, Event] = {}
+        self.forgotten: set[str] = set()  # commands whose outcome, or the summary that remembers them, has rotted
         self.ended: dict[tuple[str, int], str] = {}
         self.specifications: dict[tuple[str, int], str] = {}
         self.begins: dict[tuple[str, int], dict[tuple[int, int], int]] = {}  # where restored tasks begin
+        self.elsewhere: set[tuple[str, int]] = set()  # restored at positions that the command names
         self.drained: set[tuple[str, int]] = set()
         self.newest_checkpoint: dict[tuple[str, int], int] = {}
         self.attempts: dict[tuple[str, int], int] = {}
@@ -164,16 +166,20 @@ class Checker:
         """From its newest committed checkpoint a job goes on exactly where its rows end."""
         if not job.origin:
             return
-        summary = self.known[f"summary/{event.job}/{job.origin.rsplit(' ', 1)[1]}"].state
+        origin, _, elsewhere = job.origin.partition(", with ")
+        before = origin.rsplit(" ", 1)[1]
+        if elsewhere:
+            self.elsewhere.add((event.job, event.incarnation))
+        summary = self.known[f"summary/{event.job}/{before}"].state
         assert isinstance(summary, Summary)
         name = job.origin.split(" ")[1] if job.origin.startswith("savepoint") else ""
         points = next((s.points for s in summary.savepoints if s.name == name), summary.points)
         begins = {(p.pipeline, t): int(position) for p in points for t, position in enumerate(p.positions)}
         self.begins[event.job, event.incarnation] = begins
-        if not name:
-            before = self.world.data.rows_of((event.job, int(job.origin.rsplit(" ", 1)[1])))
+        if not name and not elsewhere:
+            rows = self.world.data.rows_of((event.job, int(before)))
             for task, begin in begins.items():
-                last = max(before.get(task, {begin - 1}))
+                last = max(rows.get(task, {begin - 1}))
                 self.must(last + 1 == begin, f"{event.job} {task} restored at {begin}, its rows end at {last}")
 
     def _look_at_task(self, key: str, event: Event) -> None:
@@ -187,10 +193,15 @@ class Checker:
         fresh = event.transition in ("completed", "restored")
         self.must(event.state.id > last if fresh else event.state.id == last, f"{key}: {event.state.id} after {last}")
         self.newest_checkpoint[key, event.incarnation] = event.state.id
+        mine = (event.job, event.incarnation)
+        if event.transition == "restored" and mine in self.elsewhere:
+            pipeline = int(entity_of(key).parts[1])
+            self.begins[mine].update({(pipeline, ack.task): int(ack.position) for ack in event.state.acks})
 
     def _look_at_command(self, key: str, event: Event) -> None:
         name = entity_of(key).parts[1]
-        self.must(str(name) not in self.outcomes, f"a second outcome for command {name}")
+        twice = str(name) in self.outcomes and name not in self.forgotten
+        self.must(not twice, f"a second outcome for command {name}")
         assert isinstance(event.state, Outcome)
         self.outcomes[str(name)] = event
         self.begun += event.to == "ACCEPTED" and event.state.action in ("Submit", "Restore")

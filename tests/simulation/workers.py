@@ -35,20 +35,15 @@ class Worker:
         self.publishing: list[tuple[int, h.Publish]] = []
         self.removing: list[h.RemoveStaging] = []
         self.beaten = -HEARTBEAT_MS
-        self.settings = h.Settings(
-            worker=self.name,
-            instance=f"{self.name}-{self.instances}",
-            slots=4,
-            lease_ms=2000,
-            stall_ms=4000,
-            stop_patience_ms=1000,
-            repeat_ms=200,
-            repeat_cap_ms=2000,
-        )
+        self.settings = self.world.worker_settings(self.name, f"{self.name}-{self.instances}")
         self.give(h.Restarted())
 
     def lose_disk(self) -> None:
         self.ledger, self.position = Ledger(), len(self.orders.stored)
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self.loops or self.publishing or self.removing)
 
     @property
     def now(self) -> int:
@@ -58,6 +53,8 @@ class Worker:
         """Decide, make the change durable, then act, then report: with a chance to die in between."""
         outcome = decide(self.ledger, it, self.now, self.settings)
         apply(self.ledger, outcome.changes)
+        if outcome.ignored:
+            self.world.noted(self, outcome.ignored, it)
         for effect in outcome.effects:
             self.world.point(self, "effect")
             self.act(effect)
@@ -81,8 +78,8 @@ class Worker:
             if effect.who in self.loops:
                 self.loops[effect.who].stage = effect.checkpoint
         elif isinstance(effect, h.Publish):
-            long = self.world.chance("publishing takes long", 0.15)
-            self.publishing.append((self.now + (self.world.rng.randint(100, 1500) if long else 0), effect))
+            long = self.world.chance("publishing takes long", 0.25)
+            self.publishing.append((self.now + (self.world.rng.randint(100, 6000) if long else 0), effect))
         else:
             self.removing.append(effect)
 
@@ -140,7 +137,8 @@ class Worker:
         if world.chance("stall", 0.001):
             return
         loop.read(world.rng.randint(0, 5))
-        self.give(h.Progressed(who, loop.position, 8 * loop.position, self.now))
+        if world.steps % 4 == 0:
+            self.give(h.Progressed(who, loop.position, 8 * loop.position, self.now))
         if loop.position == loop.total and not loop.exhausted:
             loop.exhausted = True
             self.give(h.Exhausted(who, b"%d" % loop.position))
@@ -156,8 +154,8 @@ class Worker:
                 self.give(h.PublishFailed(*who, "database lock"))
                 continue
             if not self.world.data.is_published(effect) and self.world.is_refused(effect):
-                self.give(h.PublishFailed(*who, "commit conflict", lasting=True, conclusive=effect.conclusive))
+                self.give(h.PublishFailed(*who, "commit conflict", True, effect.tries, effect.conclusive))
                 continue
             rows = self.world.data.publish(effect)
-            self.world.point(self, "published")
+            self.world.point(self, "published", effect)
             self.give(h.Published(*who, rows))
