@@ -469,6 +469,16 @@ def test_what_an_engine_says_fits_a_record(hand: Hand) -> None:
     CODEC.encode(report(kept))
 
 
+def test_a_reason_that_an_engine_gives_back_is_told_once(hand: Hand) -> None:
+    for attempt, reason in ((1, "cancelled"), (2, "the loop was told"), (3, "")):
+        hand.decider.give(order(DEPLOY, who(attempt)), attempt)
+        hand.decider.give(order(r.StopTask(reason="cancelled"), who(attempt)), attempt)
+        hand.decider.give(h.Stopped(who(attempt), reason))
+        kept = hand.decider.ledger.tasks[KEY].report
+        assert isinstance(kept, r.TaskStopped)
+        assert kept.reason == ("cancelled; the loop was told" if attempt == 2 else "cancelled")
+
+
 def test_D8_every_line_of_a_deploy_says_what_it_is_about(hand: Hand, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     hand.decider.give(order(DEPLOY, epoch=3), 1)

@@ -237,8 +237,7 @@ def happen(ledger: Ledger, it: h.TaskHappening, now_ms: int, settings: Settings)
 
 def _terminal(held: Held, it: h.Crashed | h.Stopped) -> Terminal:
     if held.phase is Phase.STOPPING:  # its end was wanted: an error on the way is no failure of the task
-        more = f"; {it.reason}" if it.reason not in ("", held.why) else ""
-        return records.TaskStopped(reason=held.why + more)
+        return records.TaskStopped(reason=f"{held.why}; {it.reason}" if it.reason else held.why)
     if isinstance(it, h.Crashed):
         return records.TaskFailed(lasting=it.lasting, reason=it.reason)
     return records.TaskStopped(reason=it.reason)
