@@ -40,10 +40,10 @@ class Reading:
 
     def take(self, key: str, value: Event | Gone | Rotten) -> None:
         entity = entity_of(key)
-        before = self.state.get(entity)
-        if not admits(header_of(value), self.epoch, header_of(before) if before else None):
+        before, header = self.state.get(entity), header_of(value)
+        if not admits(header, self.epoch, header_of(before) if before else None):
             return
-        self.epoch = header_of(value).epoch
+        self.epoch = header.epoch
         self.unreadable.pop(key, None)
         if isinstance(value, Rotten):
             self.unreadable[key] = value
