@@ -44,7 +44,7 @@ class Shard:
 
     def __init__(self, tasks: int) -> None:
         self.state, self.now, self.decisions = State(0), 1_000_000, 0
-        take_over(self.state, activation(self.state, 1, self.now, Leader(coordinator="bench")))
+        activation(self.state, 1, self.now, Leader(coordinator="bench"))
         for i in range(20):
             said = Heartbeat(worker=f"w{i:02}", instance="1", time=self.now, slots=tasks)
             note_heartbeat(self.state, said, self.now)

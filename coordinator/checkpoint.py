@@ -12,7 +12,7 @@ from coordinator.deploy import choose_worker, is_lost, task_of, usable
 from coordinator.draft import Draft
 from coordinator.lifecycle import WORKING_TASK
 from coordinator.state import JobView, PipelineView
-from events.keys import Entity
+from events.keys import named
 from events.records import (
     Ack,
     Checkpoint,
@@ -55,9 +55,9 @@ def trigger(draft: Draft, job: JobView, number: int, purpose: str) -> None:
     name, checkpoint = event.job, known.next_checkpoint
     due_at = draft.now + job.plan.env.checkpoint.timeout_ms
     pending = Checkpoint(id=checkpoint, purpose=purpose, triggered_at=draft.now)
-    draft.emit(Entity("pending", (name, number)), "triggered", pending, incarnation=event.incarnation, due_at=due_at)
+    draft.emit(named("pending", name, number), "triggered", pending, incarnation=event.incarnation, due_at=due_at)
     moved = replace(known, next_checkpoint=checkpoint + 1)
-    draft.emit(Entity("pipeline", (name, number)), "checkpointed", moved, incarnation=event.incarnation)
+    draft.emit(named("pipeline", name, number), "checkpointed", moved, incarnation=event.incarnation)
     completed = checkpoint_of(pipeline.checkpoint).id if pipeline.checkpoint else 0
     action = TriggerCheckpoint(checkpoint=checkpoint, completed=completed, purpose=purpose)
     for index, task in pipeline.tasks.items():
@@ -82,7 +82,7 @@ def acknowledge(draft: Draft, job: JobView, number: int, index: int, attempt: in
         staged=said.staged,
         acked_at=draft.now,
     )
-    entity = Entity("ack", (pending.job, number, index))
+    entity = named("ack", pending.job, number, index)
     draft.emit(entity, "acked", ack, incarnation=pending.incarnation, attempt=attempt)
 
 
@@ -114,9 +114,9 @@ def complete_when_all_acked(draft: Draft, job: JobView, number: int) -> None:
         acks=tuple(gathered[index] for index in sorted(gathered)),
         before=(point,) if point.checkpoint else (),
     )
-    draft.emit(Entity("checkpoint", (pending.job, number)), "completed", done, incarnation=pending.incarnation)
+    draft.emit(named("checkpoint", pending.job, number), "completed", done, incarnation=pending.incarnation)
     slim = replace(known, completed_at=draft.now)
-    draft.emit(Entity("pending", (pending.job, number)), "completed", slim, incarnation=pending.incarnation)
+    draft.emit(named("pending", pending.job, number), "completed", slim, incarnation=pending.incarnation)
 
 
 def committed_point(number: int, pipeline: PipelineView) -> RestorePoint:
@@ -134,7 +134,7 @@ def committers(draft: Draft, pipeline: PipelineView) -> list[str]:
     at it; only when there is none left can anybody's word be the last."""
     assert pipeline.checkpoint is not None
     known = checkpoint_of(pipeline.checkpoint)
-    if known.refused_by and (at_it := holders(draft, pipeline)):
+    if known.refused and (at_it := holders(draft, pipeline)):
         return sorted(worker for worker in at_it if usable(draft.state, worker))
     here = sorted({task_of(t).worker for t in pipeline.tasks.values() if usable(draft.state, task_of(t).worker)})
     other = None if here else choose_worker(draft.state, {}, ())
@@ -159,15 +159,24 @@ def order_commit(draft: Draft, job: JobView, number: int) -> None:
     worker = among[known.tries % len(among)] if among else None
     policy = job.plan.env.commit
     wait = min(policy.backoff_ms << min(known.tries, 20), policy.max_backoff_ms) if worker else NOBODY_MS
-    held = known.held_by if worker is None or worker in known.held_by else (*known.held_by, worker)
-    reason = known.reason if worker else "no worker is there to publish it"
-    moved = replace(known, tries=known.tries + bool(worker), held_by=held, reason=reason)
-    entity = Entity("checkpoint", (event.job, number))
+    tries = known.tries + bool(worker)
+    held = dict(zip(known.held_by, known.held_tries, strict=True)) | ({worker: tries} if worker else {})
+    moved = replace(
+        known,
+        tries=tries,
+        held_by=tuple(held),
+        held_tries=tuple(held.values()),
+        refused_by=tuple(other for other in known.refused_by if other != worker),  # asked again, its word is open
+        reason=known.reason if worker else "no worker is there to publish it",
+    )
+    entity = named("checkpoint", event.job, number)
     draft.emit(entity, "ordered", moved, incarnation=event.incarnation, due_at=draft.now + wait)
     if worker is not None:
         staged = tuple(piece for ack in known.acks for piece in ack.staged)
-        conclusive = bool(known.refused_by) and not holders(draft, pipeline) - {worker}
-        action = CommitCheckpoint(checkpoint=known.id, specification=job.body, staged=staged, conclusive=conclusive)
+        conclusive = known.refused and not holders(draft, pipeline) - {worker}
+        action = CommitCheckpoint(
+            checkpoint=known.id, specification=job.body, staged=staged, tries=tries, conclusive=conclusive
+        )
         draft.order(event, number, COMMIT_TASK, worker, action)
 
 
@@ -178,8 +187,10 @@ def commit(draft: Draft, job: JobView, number: int, transition: str = "committed
     assert event is not None
     known = checkpoint_of(event)
     withdraw_commit(draft, event, number)
-    done = replace(known, committed_at=draft.now, held_by=(), refused_by=(), before=(), reason="")
-    draft.emit(Entity("checkpoint", (event.job, number)), transition, done, incarnation=event.incarnation)
+    done = replace(
+        known, committed_at=draft.now, held_by=(), held_tries=(), refused=False, refused_by=(), before=(), reason=""
+    )
+    draft.emit(named("checkpoint", event.job, number), transition, done, incarnation=event.incarnation)
     schedule_next(draft, job, number, failures=0)
 
 
@@ -193,8 +204,8 @@ def give_up(draft: Draft, job: JobView, number: int, transition: str, reason: st
     event = job.pipelines[number].checkpoint
     assert event is not None
     withdraw_commit(draft, event, number)
-    given_up = replace(checkpoint_of(event), held_by=(), reason=reason)
-    draft.emit(Entity("checkpoint", (event.job, number)), transition, given_up, incarnation=event.incarnation)
+    given_up = replace(checkpoint_of(event), held_by=(), held_tries=(), reason=reason)
+    draft.emit(named("checkpoint", event.job, number), transition, given_up, incarnation=event.incarnation)
 
 
 def schedule_next(draft: Draft, job: JobView, number: int, *, failures: int) -> None:
@@ -206,7 +217,7 @@ def schedule_next(draft: Draft, job: JobView, number: int, *, failures: int) -> 
     if event.to == "RUNNING":
         due_at = draft.now + job.plan.env.checkpoint.interval_ms
         moved = replace(known, failures=failures)
-        entity = Entity("pipeline", (event.job, number))
+        entity = named("pipeline", event.job, number)
         draft.emit(entity, "delayed", moved, incarnation=event.incarnation, due_at=due_at)
 
 
@@ -218,7 +229,7 @@ def abort(
     pending = pipeline.pending
     assert pending is not None
     gone = replace(checkpoint_of(pending), reason=reason)
-    draft.emit(Entity("pending", (pending.job, number)), transition, gone, incarnation=pending.incarnation)
+    draft.emit(named("pending", pending.job, number), transition, gone, incarnation=pending.incarnation)
     failures = pipeline_of(pipeline)[1].failures + count
     schedule_next(draft, job, number, failures=failures)
     return failures

@@ -7,24 +7,27 @@ Inputs are commands, reports and heartbeats from the topics, timers that came du
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from coordinator.checkpoint import order_commit, trigger
-from coordinator.commands import obey
+from coordinator.commands import obey, refuse
 from coordinator.deploy import order_deploy, place, place_waiting, task_of
 from coordinator.draft import Decision, Draft
 from coordinator.ending import begin_cleanup, expire_summary
-from coordinator.failure import VERDICT_MS, fail_task, judge_workers
+from coordinator.failure import VERDICT_MS, fail_task, find_lost, judge_workers
 from coordinator.lifecycle import TERMINAL_JOB
 from coordinator.quarantine import Impossible, Unreadable, quarantine, set_aside
 from coordinator.reports import abandon, hear, stop_strays
 from coordinator.settle import settle
 from coordinator.state import Heard, State, entity_of
 from coordinator.words import is_name
-from events.keys import Entity
+from events.keys import Entity, named
 from events.records import Cause, Command, Event, Heartbeat, Leader, Report, Worker
+
+SETTLED_AT_ONCE = 1000
 
 
 class Timer(NamedTuple):
@@ -35,12 +38,20 @@ class Timer(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """Now and then: judge the workers, and take every step that was not taken."""
+    """Now and then: judge the workers, and take every step of these jobs that was not taken."""
 
     lease_ms: int
+    jobs: tuple[str, ...]
 
 
-Input = Command | Report | Heartbeat | Timer | Sweep | Unreadable | Impossible
+class Undoable(NamedTuple):
+    """A command whose decision can't be made or can't be written."""
+
+    command: Command
+    reason: str
+
+
+Input = Command | Report | Heartbeat | Timer | Sweep | Unreadable | Impossible | Undoable
 
 
 def note_heartbeat(state: State, heartbeat: Heartbeat, now: int) -> None:
@@ -57,6 +68,12 @@ def note_silence(state: State, now: int, lease_ms: int) -> None:
 
 def decide(state: State, given: Input, now: int, cause: Cause) -> Decision:
     """What an input leads to, and all that the state then calls for."""
+    return drafted(state, given, now, cause).decision()
+
+
+def drafted(state: State, given: Input, now: int, cause: Cause) -> Draft:
+    """The same, with the state as it is after it: for a leader, who decides on the next input before this decision is
+    on the log, and takes back what does not get there (`Draft.take_back`)."""
     draft = Draft(state, now, cause)
     try:
         if isinstance(given, Command):
@@ -71,30 +88,41 @@ def decide(state: State, given: Input, now: int, cause: Cause) -> Decision:
             set_aside(draft, given)
         elif isinstance(given, Impossible):
             quarantine(draft, given)
+        elif isinstance(given, Undoable):
+            refuse(draft, given.command, given.reason)
         else:
-            judge_workers(draft, given.lease_ms)
-            settle(draft, list(state.jobs))
+            jobs = [name for name in given.jobs if name in state.jobs]
+            judge_workers(draft, given.lease_ms, jobs)
+            settle(draft, jobs)
         settle(draft)
     except BaseException:
-        draft.decision()  # whatever was wrong, the state is as it was
+        draft.take_back()  # whatever was wrong
         raise
-    return draft.decision()
+    return draft
 
 
-def activation(state: State, epoch: int, now: int, leader: Leader, unreadable: Sequence[Unreadable] = ()) -> Decision:
-    """What a new leader writes first: its election, what becomes of the jobs whose records it could not read, and every
-    step that its predecessor left undone."""
+def activation(state: State, epoch: int, now: int, leader: Leader, unreadable: Sequence[Unreadable] = ()) -> Draft:
+    """What a new leader writes first: its election, what becomes of the jobs whose records it could not read, and the
+    steps that its predecessor left undone. As a rule there are none, for every input is settled with all that it calls
+    for; so where there are many jobs, the first ones are looked at here and the sweep looks at the others."""
     draft = Draft(state, now, Cause(kind="ELECTION", note=leader.reason))
     try:
         state.epoch = epoch
-        draft.emit(Entity("leader", (state.shard,)), "elected", leader, incarnation=0)
+        draft.emit(named("leader", state.shard), "elected", leader, incarnation=0)
         for each in unreadable:
             set_aside(draft, each)
-        settle(draft, list(state.jobs))
+        settle(draft, list(islice(state.jobs, SETTLED_AT_ONCE)))
     except BaseException:
-        draft.decision()
+        draft.take_back()
         raise
-    return draft.decision()
+    return draft
+
+
+def resignation(state: State, now: int, leader: Leader) -> Draft:
+    """What a leader writes last when it goes of its own accord: whoever reads it need not wait for silence."""
+    draft = Draft(state, now, Cause(kind="ELECTION", note=leader.reason))
+    draft.emit(named("leader", state.shard), "resigned", leader, incarnation=0)
+    return draft
 
 
 def may_lead(state: State) -> bool:
@@ -103,7 +131,8 @@ def may_lead(state: State) -> bool:
 
 
 def heartbeat(draft: Draft, said: Heartbeat) -> None:
-    """A worker that was given up is back; what it should not run is stopped; and there may be room."""
+    """A worker that was given up is back; what it lost is started anew, what it should not run is stopped; and there
+    may be room."""
     if not is_name(said.worker):
         draft.note(f"a heartbeat of a worker without a usable name: {said.worker!r}")
         return
@@ -111,7 +140,8 @@ def heartbeat(draft: Draft, said: Heartbeat) -> None:
     if verdict is not None and verdict.to == "LOST":
         back = Worker(instance=said.instance, heard_at=draft.now, reason="heard again")
         due_at = draft.now + VERDICT_MS
-        draft.emit(Entity("worker", (said.worker,)), "returned", back, incarnation=0, due_at=due_at)
+        draft.emit(named("worker", said.worker), "returned", back, incarnation=0, due_at=due_at)
+    find_lost(draft, said)
     stop_strays(draft, said)
     place_waiting(draft)
 

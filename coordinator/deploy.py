@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from coordinator.draft import Draft
 from coordinator.lifecycle import ENDING_JOB, TERMINAL_JOB
 from coordinator.state import JobView, PipelineView, State, TaskId
-from events.keys import Entity
+from events.keys import named
 from events.records import Checkpoint, Deploy, Event, Pipeline, Task
 
 WAITS = "it waits for room on a worker"
@@ -55,11 +55,25 @@ def choose_worker(state: State, labels: dict[str, str], refused_by: tuple[str, .
     return best
 
 
-def place_waiting(draft: Draft, only: set[str] | None = None) -> None:
-    """Place what waits for room: of these jobs, or of all."""
-    waiting = [task for task in draft.state.waiting if only is None or task[0] in only]
-    for task in waiting[:PLACED_PER_DECISION]:
+def place_waiting(draft: Draft) -> None:
+    """Place what waits for room, as far as there is any."""
+    left = PLACED_PER_DECISION
+    for job in list(draft.state.waiting):
+        if left <= 0 or not has_room(draft.state):
+            return
+        left -= place_job(draft, job, left)
+
+
+def place_job(draft: Draft, job: str, limit: int = PLACED_PER_DECISION) -> int:
+    """Place the tasks of a job that wait for room, or let them wait visibly. Returns how many it looked at."""
+    waiting = list(draft.state.waiting.get(job, ()))[:limit]
+    for task in waiting:
         place(draft, task)
+    return len(waiting)
+
+
+def has_room(state: State) -> bool:
+    return any(usable(state, worker) and free_slots(state, worker) > 0 for worker in state.heard)
 
 
 def place(draft: Draft, task: TaskId) -> None:
@@ -70,7 +84,7 @@ def place(draft: Draft, task: TaskId) -> None:
         return
     known = task_of(event)
     worker = choose_worker(draft.state, job.plan.env.labels, known.refused_by)
-    entity = Entity("task", task)
+    entity = named("task", *task)
     if worker is None:
         refused = bool(known.refused_by)
         if known.reason != WAITS or refused:
@@ -79,7 +93,8 @@ def place(draft: Draft, task: TaskId) -> None:
             draft.emit(entity, "waiting", state, incarnation=event.incarnation, attempt=event.attempt, due_at=later)
         return
     held = known.held_by if worker in known.held_by else (*known.held_by, worker)
-    state = replace(known, worker=worker, since=draft.now, held_by=held, reason="")
+    instance = draft.state.heard[worker].heartbeat.instance
+    state = replace(known, worker=worker, instance=instance, since=draft.now, held_by=held, reason="")
     due_at = draft.now + job.plan.env.deploy_timeout_ms
     placed = draft.emit(entity, "placed", state, incarnation=event.incarnation, attempt=event.attempt, due_at=due_at)
     order_deploy(draft, job, number, index, placed)

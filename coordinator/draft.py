@@ -13,7 +13,7 @@ from typing import NamedTuple
 from coordinator.lifecycle import reach
 from coordinator.state import State, entity_of, fold
 from coordinator.words import short
-from events.keys import Entity
+from events.keys import Entity, named
 from events.records import Cause, Cursor, Event, EventState, Order, OrderAction, Position
 
 
@@ -133,10 +133,19 @@ class Draft:
 
     def decision(self) -> Decision:
         """What was decided. The state is as it was before."""
+        self.take_back()
+        return self.kept()
+
+    def kept(self) -> Decision:
+        """What was decided. The state has it already."""
+        return Decision(tuple(self.events), tuple(self.orders), tuple(self.notes))
+
+    def take_back(self) -> None:
+        """The state as it was before."""
         for entity, before in reversed(self._undo):
             fold(self.state, entity, before)
         self.state.epoch, self.state.sequence, self.state.incarnations, self.state.logic = self._before
-        return Decision(tuple(self.events), tuple(self.orders), tuple(self.notes))
+        self._undo.clear()
 
     def _fold(self, entity: Entity, event: Event | None) -> None:
         self._undo.append((entity, fold(self.state, entity, event)))
@@ -150,12 +159,18 @@ def take_over(state: State, decision: Decision) -> None:
         fold(state, entity_of(event.entity), event if isinstance(event, Event) else None)
 
 
-def boundary(state: State, now: int, positions: tuple[Position, ...]) -> Event:
-    """The cursor record that ends every transaction."""
+def ended(state: State, now: int, positions: tuple[Position, ...]) -> Draft:
+    """The cursor record that ends every transaction, and the state with it."""
     draft = Draft(state, now, Cause(kind="STATE", note="end of transaction"))
     cursor = Cursor(positions=positions, incarnations=state.incarnations)
-    event = draft.emit(Entity("cursor", (state.shard,)), "advanced", cursor, incarnation=0)
-    draft.decision()
+    draft.emit(named("cursor", state.shard), "advanced", cursor, incarnation=0)
+    return draft
+
+
+def boundary(state: State, now: int, positions: tuple[Position, ...]) -> Event:
+    """The cursor record that ends every transaction."""
+    (event,) = ended(state, now, positions).decision().events
+    assert isinstance(event, Event)
     return event
 
 

@@ -12,10 +12,10 @@ from coordinator.checkpoint import abort, checkpoint_of
 from coordinator.deploy import is_lost, task_of
 from coordinator.draft import Draft
 from coordinator.ending import fail_job, job_of
-from coordinator.lifecycle import ENDING_JOB, TERMINAL_JOB
+from coordinator.lifecycle import ENDING_JOB, TERMINAL_JOB, WORKING_TASK
 from coordinator.state import JobView, TaskId
-from events.keys import Entity
-from events.records import Cause, StopTask, Worker
+from events.keys import named
+from events.records import Cause, Heartbeat, StopTask, Worker
 
 VERDICT_MS = 86_400_000  # how long a verdict on a worker stays on the log
 
@@ -30,11 +30,11 @@ def fail_task(
     known = task_of(event)
     if stop:  # it may still run somewhere: from now on it is fenced
         draft.order(event, number, index, known.worker, StopTask(reason=reason))
-    entity = Entity("task", task)
+    entity = named("task", *task)
     failed = replace(known, reason=reason, since=draft.now)
     draft.emit(entity, transition, failed, incarnation=event.incarnation, attempt=event.attempt)
-    draft.delete(Entity("ready", task))  # a mark holds for its attempt only
-    draft.delete(Entity("ack", task))
+    draft.delete(named("ready", *task))  # a mark holds for its attempt only
+    draft.delete(named("ack", *task))
     interrupt_pipeline(draft, job, number, reason)
     due_at = None if lasting else restart_at(draft, job)
     if due_at is None:
@@ -51,10 +51,10 @@ def interrupt_pipeline(draft: Draft, job: JobView, number: int, reason: str) -> 
     if pipeline.pending is not None and pipeline.pending.to == "TRIGGERED":
         abort(draft, job, number, f"a task was lost: {reason}", count=False)
     if pipeline.event is not None and pipeline.event.to == "RUNNING":
-        entity = Entity("pipeline", (event.job, number))
+        entity = named("pipeline", event.job, number)
         draft.emit(entity, "restarting", pipeline.event.state, incarnation=event.incarnation)
     if event.to == "RUNNING":
-        draft.emit(Entity("job", (event.job,)), "restarting", event.state, incarnation=event.incarnation)
+        draft.emit(named("job", event.job), "restarting", event.state, incarnation=event.incarnation)
 
 
 def restart_at(draft: Draft, job: JobView) -> int | None:
@@ -68,7 +68,7 @@ def restart_at(draft: Draft, job: JobView) -> int | None:
     if used >= policy.retries:
         return None
     counted = replace(known, restarts=used + 1, window_at=known.window_at if within else draft.now)
-    draft.emit(Entity("job", (event.job,)), "counted", counted, incarnation=event.incarnation)
+    draft.emit(named("job", event.job), "counted", counted, incarnation=event.incarnation)
     return draft.now + min(policy.backoff_ms << min(used, 20), policy.max_backoff_ms)
 
 
@@ -77,19 +77,29 @@ def lose_worker(draft: Draft, worker: str, reason: str) -> None:
     heard = draft.state.heard.get(worker)
     instance = heard.heartbeat.instance if heard else ""
     verdict = Worker(instance=instance, heard_at=heard.at if heard else 0, reason=reason)
-    draft.emit(Entity("worker", (worker,)), "lost", verdict, incarnation=0, due_at=draft.now + VERDICT_MS)
+    draft.emit(named("worker", worker), "lost", verdict, incarnation=0, due_at=draft.now + VERDICT_MS)
     for task in sorted(draft.state.tasks_on.get(worker, ())):
         if task in draft.state.tasks_on.get(worker, ()):  # a job that failed meanwhile has none left
             fail_task(draft, task, f"worker {worker} is lost: {reason}", stop=True)
 
 
-def judge_workers(draft: Draft, lease_ms: int) -> None:
-    """Which workers that something is wanted of have been silent too long. A leader that has just begun has heard
-    nobody yet: it gives everyone the full time first."""
+def find_lost(draft: Draft, said: Heartbeat) -> None:
+    """A worker that was started again and does not run what its process before it ran: those attempts are over. As a
+    rule it says so itself; one that lost its disk knows nothing of them."""
+    runs = {(task.job, task.pipeline, task.task) for task in said.tasks}
+    for task in sorted(draft.state.tasks_on.get(said.worker, set()) - runs):
+        event = draft.state.jobs[task[0]].pipelines[task[1]].tasks.get(task[2])
+        if event is not None and event.to in WORKING_TASK and task_of(event).instance != said.instance:
+            fail_task(draft, task, f"worker {said.worker} was started anew and does not have it", stop=True)
+
+
+def judge_workers(draft: Draft, lease_ms: int, jobs: list[str]) -> None:
+    """Which workers with tasks, or with something of these jobs to publish, have been silent too long. A leader that
+    has just begun has heard nobody yet: it gives everyone the full time first."""
     publishing = {
         worker
-        for job in draft.state.jobs.values()
-        for pipeline in job.pipelines.values()
+        for job in jobs
+        for pipeline in draft.state.jobs[job].pipelines.values()
         if pipeline.checkpoint is not None and pipeline.checkpoint.to == "COMPLETED"
         for worker in checkpoint_of(pipeline.checkpoint).held_by
     }

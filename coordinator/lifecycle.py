@@ -123,7 +123,10 @@ SUMMARY: Table = {
     "completed": Row(("LISTED",), "LISTED"),
     "extended": Row(("LISTED",), "LISTED"),
 }
-LEADER: Table = {"elected": Row(("", "LEADING"), "LEADING")}
+LEADER: Table = {
+    "elected": Row(("", "LEADING", "VACANT"), "LEADING"),
+    "resigned": Row(("LEADING",), "VACANT"),
+}
 CURSOR: Table = {"advanced": Row(("", "AT"), "AT")}
 WORKER: Table = {"lost": Row(("", "BACK"), "LOST"), "returned": Row(("LOST",), "BACK")}
 SPECIFICATION: Table = {"kept": Row(("", "KEPT"), "KEPT")}

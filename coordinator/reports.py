@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from coordinator.checkpoint import COMMIT_TASK, abort, acknowledge, checkpoint_of, commit, give_up
+from coordinator.checkpoint import COMMIT_TASK, abort, acknowledge, checkpoint_of, commit, give_up, holders
 from coordinator.deploy import task_of
 from coordinator.draft import Draft
 from coordinator.ending import STAGING, cleanup_of, fail_job, finish_cleanup, stuck_cleanup
@@ -16,7 +16,7 @@ from coordinator.failure import fail_task
 from coordinator.lifecycle import ACTIVE_TASK, TERMINAL_JOB, allows
 from coordinator.state import JobView, State, entity_of
 from coordinator.words import is_name, shortened
-from events.keys import Entity
+from events.keys import named
 from events.records import (
     CheckpointAcked,
     CheckpointCommitted,
@@ -124,13 +124,16 @@ def not_committed(draft: Draft, job: JobView, report: Report, said: CheckpointFa
     if checkpoint is None:
         return
     known = replace(checkpoint_of(checkpoint), reason=said.reason)
-    if said.lasting and report.worker not in known.refused_by:
-        known = replace(known, refused_by=(*known.refused_by, report.worker))
-    entity = Entity("checkpoint", (report.job, report.pipeline))
+    held = dict(zip(known.held_by, known.held_tries, strict=True))
+    newest = held.get(report.worker) == said.tries  # an older answer does not say what it does now
+    if said.lasting:
+        out = (report.worker,) if newest and report.worker not in known.refused_by else ()
+        known = replace(known, refused=True, refused_by=known.refused_by + out)
+    entity = named("checkpoint", report.job, report.pipeline)
     draft.emit(entity, "retried", known, incarnation=checkpoint.incarnation, due_at=checkpoint.due_at)
     if said.lasting or known.tries > job.plan.env.commit.retries:
         fail_job(draft, report.job, f"checkpoint {known.id} can't be published: {said.reason}")
-    if said.lasting and said.conclusive:
+    if said.lasting and said.conclusive and newest and not holders(draft, job.pipelines[report.pipeline]):
         give_up(draft, job, report.pipeline, "abandoned", said.reason)
 
 
@@ -176,12 +179,12 @@ def running(draft: Draft, task: Event) -> None:
 
 def mark_ready(draft: Draft, key: tuple[str, int, int], task: Event, said: TaskReady) -> None:
     """Each mark is an event of its own, at once. The same mark twice is one."""
-    if draft.state.get(Entity("ready", key)) is not None:
+    if draft.state.get(named("ready", *key)) is not None:
         return
     mark = ReadyMark(worker=task_of(task).worker, position=said.position)
-    draft.emit(Entity("ready", key), "marked", mark, incarnation=task.incarnation, attempt=task.attempt)
+    draft.emit(named("ready", *key), "marked", mark, incarnation=task.incarnation, attempt=task.attempt)
     state = replace(task_of(task), since=draft.now)
-    draft.emit(Entity("task", key), "ready", state, incarnation=task.incarnation, attempt=task.attempt)
+    draft.emit(named("task", *key), "ready", state, incarnation=task.incarnation, attempt=task.attempt)
 
 
 def not_staged(draft: Draft, job: JobView, report: Report, said: CheckpointFailed) -> None:
@@ -207,7 +210,7 @@ def refuse(draft: Draft, key: tuple[str, int, int], task: Event, worker: str, re
         return
     known = task_of(task)
     refused = replace(known, worker="", refused_by=(*known.refused_by, worker), reason=reason)
-    draft.emit(Entity("task", key), "refused", refused, incarnation=task.incarnation, attempt=task.attempt + 1)
+    draft.emit(named("task", *key), "refused", refused, incarnation=task.incarnation, attempt=task.attempt + 1)
     draft.withdraw(worker, *key)
 
 
@@ -218,7 +221,7 @@ def stall(draft: Draft, job: JobView, key: tuple[str, int, int], task: Event, sa
         return
     reason = f"no progress since {said.progressed_at}: {said.reason}"
     state = replace(task_of(task), reason=STALLED + reason)
-    draft.emit(Entity("task", key), "stalled", state, incarnation=task.incarnation, attempt=task.attempt,
+    draft.emit(named("task", *key), "stalled", state, incarnation=task.incarnation, attempt=task.attempt,
                due_at=task.due_at)  # fmt: skip
     if job.plan.env.restart_stalled and job.event is not None and job.event.to not in TERMINAL_JOB:
         fail_task(draft, key, reason, stop=True)

@@ -22,7 +22,7 @@ TaskId = tuple[str, int, int]
 LOGIC = 1  # the version of the decision logic, written into every event
 
 
-@functools.lru_cache(maxsize=65536)
+@functools.lru_cache(maxsize=262_144)
 def entity_of(text: str) -> Entity:
     return parse(text.encode())
 
@@ -43,6 +43,11 @@ class PipelineView:
     @property
     def size(self) -> int:
         return len(self.tasks)
+
+    @property
+    def is_empty(self) -> bool:
+        one = self.event or self.pending or self.checkpoint
+        return one is None and not (self.tasks or self.ready or self.acks)
 
 
 @dataclass(slots=True)
@@ -70,6 +75,11 @@ class JobView:
     def cleanup(self) -> Event | None:
         """The job's own; those of incarnations before it are their own affair."""
         return self.cleanups.get(self.event.incarnation) if self.event else None
+
+    @property
+    def is_orphaned(self) -> bool:
+        """Parts without the job they belong to. Outcomes and old cleanups stand by themselves."""
+        return self.event is None and bool(self.specification or self.pipelines or self.savepoints)
 
     @property
     def is_empty(self) -> bool:
@@ -102,7 +112,7 @@ class State:
     cursor: Event | None = None
     # Indexes.
     tasks_on: dict[str, set[TaskId]] = field(default_factory=dict)
-    waiting: dict[TaskId, None] = field(default_factory=dict)
+    waiting: dict[str, dict[TaskId, None]] = field(default_factory=dict)  # by job, for room on a worker
     timers: list[tuple[int, str]] = field(default_factory=list)
     # Soft state. `writes` is the version of the decision logic that this process runs.
     writes: int = LOGIC
@@ -201,7 +211,7 @@ def fold(state: State, entity: Entity, event: Event | None) -> Event | None:
         if kind == "task":
             _index_task(state, (name, int(parts[1]), int(parts[2])), before, event)
         _fold_into_job(job, kind, parts, event)
-        if job.is_empty:
+        if event is None and job.is_empty:
             del state.jobs[name]
     return before
 
@@ -221,7 +231,7 @@ def _fold_into_job(job: JobView, kind: str, parts: tuple[str | int, ...], event:
         number = int(parts[1])
         pipeline = job.pipelines.get(number) or job.pipelines.setdefault(number, PipelineView())
         _fold_into_pipeline(pipeline, kind, parts, event)
-        if pipeline == PipelineView():
+        if event is None and pipeline.is_empty:
             del job.pipelines[number]
 
 
@@ -261,9 +271,12 @@ def _index_task(state: State, task: TaskId, before: Event | None, after: Event |
                 del state.tasks_on[worker]
         elif event.to == "CREATED" and not event.due_at:
             if here:
-                state.waiting[task] = None
+                state.waiting.setdefault(task[0], {})[task] = None
             else:
-                state.waiting.pop(task, None)
+                waiting = state.waiting.get(task[0], {})
+                waiting.pop(task, None)
+                if not waiting:
+                    state.waiting.pop(task[0], None)
 
 
 def _put(known: dict, key: object, event: Event | None) -> None:  # type: ignore[type-arg]

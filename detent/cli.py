@@ -11,7 +11,7 @@ import sys
 import typer
 from rich.console import Console
 
-from detent import broker_commands, config_commands, demo, logs
+from detent import broker_commands, config_commands, coordinator_commands, demo, logs, worker_commands
 from detent.settings import Log
 from events.errors import DetentError
 
@@ -29,6 +29,8 @@ def build_app() -> typer.Typer:
     app.callback()(_no_options)  # keeps `detent broker …` a group, however few commands there are
     app.add_typer(broker_commands.app, name="broker")
     app.add_typer(config_commands.app, name="config")
+    app.command("coordinator")(coordinator_commands.run_coordinator)
+    app.command("worker")(worker_commands.run_worker)
     app.command("demo")(demo.run_demo)
     return app
 

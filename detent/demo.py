@@ -105,7 +105,7 @@ class Story:
 
 
 def transactional_id(cluster: Cluster) -> str:
-    return f"{cluster.prefix}-shard-{SHARD}"
+    return cluster.transactional_id(SHARD)
 
 
 def doomed_leader(cluster: Cluster, ready: Connection) -> None:

@@ -172,9 +172,9 @@ class Coordinator(Section, frozen=True):
     group_bytes: Annotated[int, number(1024, 64 * MIB, "The most bytes of inputs that one transaction answers.")] = (
         4 * MIB
     )
-    group_ms: Annotated[
-        int, number(0, 1000, "How long it waits for more inputs before it commits what it has. 0: not at all.")
-    ] = 5
+    group_ms: Annotated[int, number(0, 1000, "How long it goes on deciding before it commits what it has decided.")] = (
+        50
+    )
     transaction_timeout_ms: Annotated[
         int, number(1000, 900_000, "After how long the broker gives up a transaction whose writer is gone.")
     ] = 5000
@@ -234,6 +234,22 @@ class Worker(Section, frozen=True):
             extra={"may_be": "module names", "each": r"[^\W\d]\w*(\.[^\W\d]\w*)*"},
         ),
     ] = []
+    engine: Annotated[
+        str,
+        text(
+            "What runs its tasks. A module that is not Detent's own must be among the allowed ones.",
+            pattern=r"\A[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*\Z",
+            may_be="module:name",
+        ),
+    ] = "workers.trial:TrialEngine"
+    health_address: Annotated[
+        str,
+        parsed(
+            "Where it shows over HTTP whether it lives and is ready, and its metrics. Port 0: any free one.",
+            "host:port, such as 127.0.0.1:7001",
+            parse_address,
+        ),
+    ] = "127.0.0.1:0"
     spark: Spark = Spark()
 
 

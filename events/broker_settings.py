@@ -150,12 +150,12 @@ def server_properties(ports: Ports, overrides: Mapping[str, str], data: str = DA
         "controller.quorum.voters": _voters(ports),
         "log.dirs": data,
     }
-    return _properties_text({**DEFAULTS, **overrides, **IDENTITY, **chosen})
+    return properties_text({**DEFAULTS, **overrides, **IDENTITY, **chosen})
 
 
 def fencing_properties(ports: Ports) -> str:
     """Settings of the same node as nothing but a controller, which finds the broker's last session stale at once."""
-    return _properties_text(
+    return properties_text(
         {
             **IDENTITY,
             "process.roles": "controller",
@@ -176,7 +176,7 @@ def _voters(ports: Ports) -> str:
     return f"{IDENTITY['node.id']}@{HOST}:{ports.controller}"
 
 
-def _properties_text(settings: Mapping[str, str]) -> str:
+def properties_text(settings: Mapping[str, str]) -> str:
     return "".join(f"{_escape(name, '=:#!')}={_escape(value, '')}\n" for name, value in settings.items())
 
 

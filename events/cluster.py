@@ -1,11 +1,13 @@
 """Which Kafka cluster, under which names, and how every client of Detent talks to it.
 
-The one place where a librdkafka property is set. It holds no state and opens no connection by itself.
+The one place where a librdkafka property is set. It holds no state, and opens no connection by itself except to ask why
+brokers turn us away.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -13,16 +15,18 @@ from typing import TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
-from events.errors import PropertyRefused
+from events.errors import AccessRefused, BrokerUnreachable, DetentError, PropertyRefused
 
 Properties = dict[str, str | int | float | bool]
 Client = TypeVar("Client")
+Log = logging.Logger | logging.LoggerAdapter[logging.Logger]
 
 # librdkafka's own log lines go to Python's logging, where the application decides what to do with them.
 LOG = logging.getLogger("events.librdkafka")
 
 # A paused or cut-off broker is given up after this long; librdkafka's default is a minute.
 SOCKET_TIMEOUT_MS = 3000
+FETCH_WAIT_MS = 100
 EVERYWHERE: Properties = {
     "socket.timeout.ms": SOCKET_TIMEOUT_MS,
     "reconnect.backoff.ms": 20,
@@ -30,7 +34,6 @@ EVERYWHERE: Properties = {
     "topic.metadata.refresh.interval.ms": 60_000,
 }
 READING: Properties = {
-    "group.id": "detent",  # required by the client, never used: partitions are assigned and the cursor is ours
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
     "isolation.level": "read_committed",
@@ -42,7 +45,7 @@ READING: Properties = {
     "queued.max.messages.kbytes": 131_072,
     "fetch.queue.backoff.ms": 5,
     "fetch.message.max.bytes": 16 * 1024 * 1024,
-    "fetch.wait.max.ms": 100,
+    "fetch.wait.max.ms": FETCH_WAIT_MS,
 }
 WRITING: Properties = {
     "acks": "all",
@@ -76,9 +79,33 @@ PASSING = frozenset(
 )
 
 
+# What does not: a user whom the broker does not know, a certificate that does not fit, a right that is missing.
+CHECK_LOGIN = "Check the user, the password and the mechanism (kafka.sasl.*)."
+CHECK_CERTIFICATE = (
+    "Check that kafka.security.protocol is what this address speaks, and that kafka.ssl.ca.location holds the "
+    "authority that signed the broker's certificate."
+)
+CHECK_RIGHTS = "Give this user the rights of its role; docs/security.md lists them."
+REMEDIES = {
+    KafkaError._AUTHENTICATION: CHECK_LOGIN,
+    KafkaError.SASL_AUTHENTICATION_FAILED: CHECK_LOGIN,
+    KafkaError.UNSUPPORTED_SASL_MECHANISM: CHECK_LOGIN,
+    KafkaError._SSL: CHECK_CERTIFICATE,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: CHECK_RIGHTS,
+    KafkaError.GROUP_AUTHORIZATION_FAILED: CHECK_RIGHTS,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: CHECK_RIGHTS,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: CHECK_RIGHTS,
+}
+
+
 def passes(error: KafkaError) -> bool:
     """Whether asking again makes sense."""
     return error.retriable() or error.code() in PASSING
+
+
+def refuses(error: KafkaError) -> bool:
+    """Whether it is a broker that turns us away. One that goes away during the handshake does not: that passes."""
+    return error.code() in REMEDIES
 
 
 @dataclass(frozen=True)
@@ -99,12 +126,59 @@ class Cluster:
         return _made(lambda: AdminClient(properties, logger=LOG))
 
     def consumer(self, **properties: str | int | float | bool) -> Consumer:
-        merged = self._with(READING, _dotted(properties))
+        # A group is required by the client and never used: partitions are assigned, and the cursor is ours.
+        merged = self._with({"group.id": self.prefix}, READING, _dotted(properties))
         return _made(lambda: Consumer(merged, logger=LOG))
 
-    def producer(self, **properties: str | int | float | bool) -> Producer:
+    def producer(self, *, logger: Log = LOG, **properties: str | int | float | bool) -> Producer:
         merged = self._with(WRITING, _dotted(properties))
-        return _made(lambda: Producer(merged, logger=LOG))
+        return _made(lambda: Producer(merged, logger=logger))
+
+    def transactional_id(self, shard: int) -> str:
+        """Whoever opened a producer with it last leads the shard."""
+        return f"{self.prefix}-shard-{shard}"
+
+    def refusal(self, doing: str, error: KafkaError) -> AccessRefused:
+        reason = f"{error.str().strip(' .')} ({error.name()})"
+        return AccessRefused(self.bootstrap_servers, doing, reason, REMEDIES[error.code()])
+
+    def no_answer(self, doing: str, waited_s: float) -> DetentError:
+        """What to raise when no broker answered: why they turn us away if they do, else that they can't be reached."""
+        return self.turned_away(doing) or BrokerUnreachable(self.bootstrap_servers, doing, waited_s)
+
+    def turned_away(self, doing: str, timeout_s: float = 1.0) -> AccessRefused | None:
+        """Ask whether brokers turn us away at the door. The client library would go on knocking for ever, and what
+        calls see of it is a time-out; the reason is told to a callback only, so this asks with a client of its own."""
+        heard: list[KafkaError] = []
+        admin = AdminClient({**self._with({}), "error_cb": heard.append}, logger=LOG)  # type: ignore[dict-item]
+        deadline = time.monotonic() + timeout_s
+        while (left_s := deadline - time.monotonic()) > 0:
+            try:
+                admin.list_topics(timeout=min(left_s, 0.1))
+            except KafkaException:
+                admin.poll(0)  # calls what it has heard
+            else:
+                return None
+            for error in filter(refuses, heard):
+                return self.refusal(doing, error)
+        return None
+
+    def flush(self, producer: Producer, doing: str, patience_s: float) -> None:
+        """Wait until the producer has an answer for all it was given. Each record's own answer is its callback's."""
+        try:
+            left = producer.flush(patience_s)
+        except (KafkaException, SystemError) as failure:
+            # Whoever may not write anything at all is told so by a fatal error, which the client library raises amid
+            # its callbacks: Python calls that a SystemError, with the real one as the cause.
+            fatal = failure.__cause__ if isinstance(failure, SystemError) else failure
+            if not isinstance(fatal, KafkaException):
+                raise
+            error: KafkaError = fatal.args[0]
+            if refuses(error):
+                raise self.refusal(doing, error) from failure
+            raise DetentError(f"{doing} failed for good: {error.str()} ({error.name()})") from failure
+        if left:
+            raise self.no_answer(doing, patience_s)
 
     def _with(self, *more: Mapping[str, str | int | float | bool]) -> Properties:
         merged: Properties = {"bootstrap.servers": self.bootstrap_servers, **EVERYWHERE}

@@ -9,9 +9,9 @@ import time
 
 from confluent_kafka import KafkaError, Message
 
-from events.cluster import Cluster
+from events.cluster import Cluster, refuses
 from events.codec import Codec
-from events.errors import BrokerUnreachable, DetentError
+from events.errors import DetentError
 from events.records import DeadLetter
 from events.table import Poison, Raw
 
@@ -25,7 +25,7 @@ class DeadLetters:
         # The letter holds a record as large as any topic takes, and more.
         self._producer = cluster.producer(message_max_bytes=1_000_000_000, compression_type="zstd")
         self._failed: KafkaError | None = None
-        self.count = 0
+        self.count = self._flushed = 0
 
     def put(self, topic: str, partition: int, record: Raw, reason: str) -> None:
         letter = DeadLetter(
@@ -47,11 +47,15 @@ class DeadLetters:
 
     def flush(self, patience_s: float = 30.0) -> None:
         """Wait until all are durable. Raises when they are not: whoever put them aside must not go on then."""
-        if self._producer.flush(patience_s):
-            raise BrokerUnreachable(self._cluster.bootstrap_servers, "writing dead letters", patience_s)
+        if self.count == self._flushed:
+            return
+        self._cluster.flush(self._producer, "writing dead letters", patience_s)
         if self._failed is not None:
             failed, self._failed = self._failed, None
+            if refuses(failed):
+                raise self._cluster.refusal(f"writing to {self._topic}", failed)
             raise DetentError(f"a dead letter could not be written to {self._topic}: {failed.str()} ({failed.name()})")
+        self._flushed = self.count
 
     def _delivered(self, error: KafkaError | None, _message: Message) -> None:
         if error is not None:

@@ -121,6 +121,19 @@ class PropertyRefused(DetentError):
 
 
 @dataclass(eq=False)
+class AccessRefused(DetentError):
+    """A broker is there and turns us away: asking again changes nothing until somebody changes something."""
+
+    bootstrap_servers: str
+    doing: str
+    reason: str
+    remedy: str
+
+    def message(self) -> str:
+        return f"the broker at {self.bootstrap_servers} refused us while {self.doing}: {self.reason}. {self.remedy}"
+
+
+@dataclass(eq=False)
 class TransactionAborted(DetentError):
     """Nothing of the transaction is or will be visible. Go back to the cursor and decide again."""
 
@@ -133,13 +146,17 @@ class TransactionAborted(DetentError):
 
 @dataclass(eq=False)
 class Fenced(DetentError):
-    """A newer leader has taken the shard; this writer is closed for good."""
+    """A newer leader has taken the shard, or the broker gave this one's transaction up because it took too long. This
+    writer is closed for good. What it was committing is on the log or is not: whoever goes on reads it first."""
 
     transactional_id: str
     reason: str
 
     def message(self) -> str:
-        return f"{self.transactional_id} has a newer owner, this one is fenced and wrote nothing: {self.reason}"
+        return (
+            f"this writer of {self.transactional_id} is fenced: there is a newer owner, or its transaction took longer "
+            f"than transaction.timeout.ms ({self.reason})"
+        )
 
 
 @dataclass(eq=False)

@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from events.cluster import Cluster
-from events.errors import BrokerUnreachable
+from events.cluster import FETCH_WAIT_MS, Cluster
 from events.reader import BATCH, PartitionReader, WholeTransactions, columns, offset_of
 from events.table import Poison, Raw, Table
 
@@ -41,10 +40,16 @@ class Follower:
     """A table and the reader that feeds it. One thread at a time."""
 
     def __init__(
-        self, cluster: Cluster, table: Table, *, poison: Callable[[Poison], None] = log_poison, topic: str = "events"
+        self,
+        cluster: Cluster,
+        table: Table,
+        *,
+        poison: Callable[[Poison], None] = log_poison,
+        topic: str = "events",
+        wait_ms: int = FETCH_WAIT_MS,
     ) -> None:
         self.table = table
-        self.reader = PartitionReader(cluster, topic, table.shard, table.next_offset)
+        self.reader = PartitionReader(cluster, topic, table.shard, table.next_offset, wait_ms=wait_ms)
         self._cutter = WholeTransactions(table.cursor_key)
         self._poison = poison
         # Keys that catching up touched: what a mirror has to be told.
@@ -68,7 +73,7 @@ class Follower:
                     reader = self.reader
                     reader.check()
                     doing = f"replaying {reader.topic}/{reader.partition} from offset {reader.position} to {end}"
-                    raise BrokerUnreachable(reader.cluster.bootstrap_servers, doing, patience_s)
+                    raise reader.cluster.no_answer(doing, patience_s)
         if self.reader.position > end:  # what was fetched beyond is for `advance`, in whole transactions
             self.reader.go_to(end)
         self.table.next_offset = end
@@ -85,6 +90,20 @@ class Follower:
         if remember:
             self.touched.update(run.keys)
         return len(messages)
+
+    def pause(self) -> None:
+        """Fetch nothing until `rewind`: for who writes the log itself."""
+        self.reader.pause()
+
+    def rewind(self) -> None:
+        """Go on from the table's own place, the end of a transaction. What was read of the next one is read again."""
+        self._cutter = WholeTransactions(self.table.cursor_key)
+        self.reader.go_to(self.table.next_offset)
+
+    @property
+    def is_amid(self) -> bool:
+        """Whether part of a transaction was read and its end was not."""
+        return self._cutter.is_amid
 
     def advance(self, timeout_s: float, limit: int = BATCH) -> list[Applied]:
         """The transactions that have ended since, folded one by one; none when nothing ends in time."""

@@ -7,7 +7,7 @@ percent-encoded, so a key parses in exactly one way and every entity has exactly
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import quote, unquote
 
 from events.errors import DetentError, UnreadableKey
@@ -37,23 +37,22 @@ MAX_NUMBER = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """One entity of the log, such as `Entity("task", ("orders", 0, 2))`."""
+    """One entity of the log, such as `Entity("task", ("orders", 0, 2))`. `named` makes the same one only once."""
 
     kind: str
     parts: tuple[str | int, ...]
+    text: str = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         wanted = KINDS.get(self.kind)
         if wanted is None or len(wanted) != len(self.parts):
             raise UnreadableKey(repr((self.kind, *self.parts)).encode(), "no such kind, or a wrong number of parts")
-        for part, kind in zip(self.parts, wanted, strict=True):
-            if not isinstance(part, kind) or isinstance(part, bool):
-                raise UnreadableKey(repr(self.parts).encode(), f"{part!r} should be {kind.__name__}")
+        for part, of in zip(self.parts, wanted, strict=True):
+            if not isinstance(part, of) or isinstance(part, bool):
+                raise UnreadableKey(repr(self.parts).encode(), f"{part!r} should be {of.__name__}")
             check_name(part) if isinstance(part, str) else check_number(part)
-
-    @property
-    def text(self) -> str:
-        return _text(self.kind, self.parts)
+        text = "/".join((self.kind, *(quote(str(part), safe="") for part in self.parts)))
+        object.__setattr__(self, "text", text)
 
     @property
     def key(self) -> bytes:
@@ -65,9 +64,10 @@ class Entity:
         return "" if self.kind in WITHOUT_JOB else str(self.parts[0])
 
 
-@functools.lru_cache(maxsize=65536)
-def _text(kind: str, parts: tuple[str | int, ...]) -> str:
-    return "/".join((kind, *(quote(str(part), safe="") for part in parts)))
+@functools.lru_cache(maxsize=262_144, typed=True)
+def named(kind: str, *parts: str | int) -> Entity:
+    """The same few entities are named again and again: each is checked and written out once."""
+    return Entity(kind, parts)
 
 
 def check_name(name: str) -> None:
@@ -102,6 +102,23 @@ def parse(key: bytes) -> Entity:
 def order_key(worker: str, job: str, pipeline: int, task: int) -> bytes:
     """The key of orders: the newest order for a worker's task is the one that counts."""
     return "/".join((quote(worker, safe=""), quote(job, safe=""), str(pipeline), str(task))).encode()
+
+
+def order_prefix(worker: str) -> bytes:
+    """What the keys of a worker's orders begin with, and no other's."""
+    return f"{quote(worker, safe='')}/".encode()
+
+
+def parse_order_key(key: bytes) -> tuple[str, str, int, int]:
+    """Worker, job, pipeline and task that an order is for; the last two are -1 where it is for all."""
+    try:
+        worker, job, pipeline, task = key.decode("ascii").split("/")
+        parsed = unquote(worker, errors="strict"), unquote(job, errors="strict"), int(pipeline), int(task)
+    except (UnicodeDecodeError, ValueError) as error:
+        raise UnreadableKey(key, "expected worker/job/pipeline/task") from error
+    if order_key(*parsed) != key:
+        raise UnreadableKey(key, f"it should be written {order_key(*parsed).decode()}")
+    return parsed
 
 
 def murmur2(data: bytes) -> int:

@@ -12,11 +12,12 @@ from typing import cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from events.cluster import Cluster, passes
+from events.cluster import FETCH_WAIT_MS, Cluster, passes, refuses
 from events.errors import DetentError, Place
 from events.table import Raw, Run, transactions
 from events.topics import answered
 
+UNKNOWN = frozenset({KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC})
 BATCH = 2000  # small enough to stay in the processor's cache while it is folded
 
 
@@ -37,9 +38,13 @@ class UnreadablePartition(DetentError):
 class PartitionReader:
     """One consumer on one partition. Not for several threads at once."""
 
-    def __init__(self, cluster: Cluster, topic: str, partition: int, start: int = 0) -> None:
+    def __init__(
+        self, cluster: Cluster, topic: str, partition: int, start: int = 0, *, wait_ms: int = FETCH_WAIT_MS
+    ) -> None:
+        """`wait_ms`: how long the broker may hold a request when nothing is new, and so how long it may take to learn
+        that the end is reached."""
         self.cluster, self.topic, self.partition = cluster, topic, partition
-        self._consumer: Consumer = cluster.consumer()
+        self._consumer: Consumer = cluster.consumer(fetch_wait_max_ms=wait_ms)
         self.go_to(start)
 
     def __enter__(self) -> PartitionReader:
@@ -61,6 +66,10 @@ class PartitionReader:
         self._assigned = TopicPartition(self.cluster.topic(self.topic), self.partition, position)
         self._consumer.assign([self._assigned])
 
+    def pause(self) -> None:
+        """Fetch nothing until the next `go_to`."""
+        self._consumer.unassign()
+
     def start_and_end(self, patience_s: float = 30.0) -> tuple[int, int]:
         """The first offset and the one after the last stable record. Fence before you measure: a predecessor's
         prepared commit can still appear behind the end."""
@@ -68,18 +77,31 @@ class PartitionReader:
             self.cluster,
             f"asking for the end of {self.topic}/{self.partition}",
             patience_s,
-            lambda: self._consumer.get_watermark_offsets(self._assigned, timeout=3),
+            self._ask_for_offsets,
         )
         return offsets
 
+    def _ask_for_offsets(self) -> tuple[int, int]:
+        try:
+            return self._consumer.get_watermark_offsets(self._assigned, timeout=3)
+        except KafkaException as error:
+            if error.args[0].code() in UNKNOWN:  # all that the client says of a topic that it may not see
+                self.check()
+            raise
+
     def check(self, timeout_s: float = 3.0) -> None:
-        """Raise UnreadablePartition when the partition is gone, of which the client says nothing for minutes. To be
-        called now and then where nothing arrives; a broker that does not answer proves nothing."""
+        """Raise UnreadablePartition when the partition is gone, AccessRefused when we may not read it: the client says
+        nothing of that for minutes. To be called now and then where nothing arrives; a broker that does not answer
+        proves nothing."""
         name = self._assigned.topic
         try:
             topic = self._consumer.list_topics(name, timeout=timeout_s).topics[name]
         except KafkaException:
+            if refused := self.cluster.turned_away(self._doing):
+                raise refused from None
             return
+        if topic.error is not None and refuses(topic.error):
+            raise self.cluster.refusal(self._doing, topic.error)
         if topic.error is not None or self.partition not in topic.partitions:
             reason = topic.error.str() if topic.error is not None else "the topic has fewer partitions"
             raise UnreadablePartition(Place(self.topic, self.partition, self.position), reason)
@@ -96,6 +118,10 @@ class PartitionReader:
             self.position = max(self.position, offset_of(messages[-1]) + 1, passed)
         return messages
 
+    @property
+    def _doing(self) -> str:
+        return f"reading {self._assigned.topic}/{self.partition}"
+
     def _is_notice(self, message: Message) -> bool:
         """Whether it is the client's word rather than a record: the end of the partition, or an error."""
         error = message.error()
@@ -103,6 +129,8 @@ class PartitionReader:
             return False
         if error.code() == KafkaError._PARTITION_EOF:
             self.position = max(self.position, offset_of(message))
+        elif refuses(error):
+            raise self.cluster.refusal(self._doing, error)
         elif not passes(error):
             place = Place(self.topic, self.partition, self.position)
             raise UnreadablePartition(place, f"{error.str()} ({error.name()})")
@@ -133,6 +161,10 @@ class WholeTransactions:
     def __init__(self, cursor_key: bytes) -> None:
         self._cursor_key = cursor_key
         self._waiting: list[Raw] = []
+
+    @property
+    def is_amid(self) -> bool:
+        return bool(self._waiting)
 
     def cut(self, messages: list[Message]) -> list[list[Raw]]:
         """The transactions that end within these messages."""

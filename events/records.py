@@ -69,6 +69,12 @@ class Beat(Record, frozen=True, kw_only=True):
     time: int
     # The shards it leads.
     shards: tuple[ShardLed, ...] = ()
+    # The shards that it follows and could lead at once.
+    standing_by: tuple[int, ...] = ()
+    # The version of its decision logic.
+    logic: int = 0
+    # When this instance started, by its own clock. Milliseconds since 1970 UTC.
+    started_at: int = 0
 
 
 class Cancel(Record, frozen=True, kw_only=True):
@@ -128,7 +134,11 @@ class Checkpoint(Record, frozen=True, kw_only=True):
     tries: int = 0
     # Workers that may still hold an order to publish it, to be withdrawn.
     held_by: tuple[str, ...] = ()
-    # Workers that could not publish it, for good.
+    # For each of them, the try that it was last told.
+    held_tries: tuple[int, ...] = ()
+    # Whether a worker has said that it can't be published, ever. The others that were told to are then asked.
+    refused: bool = False
+    # Workers that have said so since they were last told to publish it: none of them is at it any more.
     refused_by: tuple[str, ...] = ()
     # Until it is committed: the point of the committed one before it, if there is one.
     before: tuple[RestorePoint, ...] = ()
@@ -169,6 +179,8 @@ class CheckpointFailed(Record, frozen=True, kw_only=True):
     lasting: bool = False
     # Why.
     reason: str
+    # As in the order to publish that it answers.
+    tries: int = 0
     # As in the order that it answers.
     conclusive: bool = False
 
@@ -292,6 +304,8 @@ class CommitCheckpoint(Record, frozen=True, kw_only=True):
     specification: str
     # What to publish, and nothing else.
     staged: tuple[Staged, ...]
+    # Which try this is: the answer names it.
+    tries: int = 0
     # Whether nobody else can be publishing it any more: that it is not there and can't be is then the last word.
     conclusive: bool = False
 
@@ -387,7 +401,11 @@ class Leader(Record, frozen=True, kw_only=True):
     address: str = ""
     # Its software version.
     version: str = ""
-    # Why it took over.
+    # The process of it.
+    instance: str = ""
+    # When it resigned: the coordinator that is to lead next; empty for whoever is first.
+    successor: str = ""
+    # Why it took over, or resigned.
     reason: str = ""
 
 
@@ -491,6 +509,8 @@ class Task(Record, frozen=True, kw_only=True):
 
     # The worker it is placed on; empty while it waits for room.
     worker: str = ""
+    # The process of that worker.
+    instance: str = ""
     # When it entered this state. Milliseconds since 1970 UTC.
     since: int = 0
     # Rows it has read up to its last report.

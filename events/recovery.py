@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from events.cluster import Cluster
+from events.cluster import FETCH_WAIT_MS, Cluster
 from events.codec import Codec
 from events.follower import Follower, log_poison
 from events.mirror import Mirror, MirrorRefused
@@ -38,12 +38,13 @@ def recover(
     *,
     poison: Callable[[Poison], None] = log_poison,
     clock: Callable[[], int] = now_ms,
+    wait_ms: int = FETCH_WAIT_MS,
 ) -> Recovered:
     """Fold the shard's events up to their end. A leader fences its predecessor first, then calls this."""
     started = time.monotonic()
     table = _mirrored(mirror, codec, clock()) if mirror is not None else None
     if mirror is not None and table is not None:
-        follower = Follower(cluster, table, poison=poison)
+        follower = Follower(cluster, table, poison=poison, wait_ms=wait_ms)
         end = follower.reader.start_and_end()[1]
         if table.next_offset > end:
             LOG.warning("%s shard=%d", MirrorRefused(mirror.path, "it is ahead of the log, which was cut"), shard)
@@ -56,7 +57,7 @@ def recover(
                 return Recovered(follower, True, replayed, time.monotonic() - started)
             LOG.warning("%s shard=%d", MirrorRefused(mirror.path, "it grew too old while its tail was read"), shard)
         follower.close()
-    follower = Follower(cluster, Table("events", shard, codec), poison=poison)
+    follower = Follower(cluster, Table("events", shard, codec), poison=poison, wait_ms=wait_ms)
     replayed = follower.catch_up()
     if mirror is not None:
         mirror.replace(follower.table, clock())

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
 
 from confluent_kafka import KafkaError, Message
 
-from events.cluster import Cluster
-from events.codec import SchemaBook
-from events.errors import BrokerUnreachable, DetentError
+from events.cluster import Cluster, refuses
+from events.codec import Codec, SchemaBook
+from events.errors import DetentError
 from events.reader import PartitionReader
 
 LOG = logging.getLogger(__name__)
@@ -41,7 +42,7 @@ class SchemaTopic:
             for message in self._reader.poll(0.1):
                 self._learn(message)
             if time.monotonic() > deadline:
-                raise BrokerUnreachable(self._cluster.bootstrap_servers, "reading the schemas topic", patience_s)
+                raise self._cluster.no_answer("reading the schemas topic", patience_s)
         self._refreshed = time.monotonic()
 
     def refresh(self) -> None:
@@ -53,21 +54,22 @@ class SchemaTopic:
         """Put the schemas of this version on the topic where they are missing. Returns how many were."""
         self.load(patience_s)
         missing = [name for name, key in self._book.fingerprints.items() if key.hex().encode() not in self._on_topic]
-        failed: list[str] = []
+        failed: list[KafkaError] = []
 
         def delivered(error: KafkaError | None, _message: Message) -> None:
             if error is not None:
-                failed.append(error.str())
+                failed.append(error)
 
         producer = self._cluster.producer()
         for name in missing:
             value = json.dumps(self._book.own[name], separators=(",", ":")).encode()
             key = self._book.fingerprints[name].hex().encode()
             producer.produce(self._cluster.topic("schemas"), value, key, 0, delivered)
-        if producer.flush(patience_s):
-            raise BrokerUnreachable(self._cluster.bootstrap_servers, "writing the schemas topic", patience_s)
+        self._cluster.flush(producer, "writing the schemas topic", patience_s)
+        if failed and refuses(failed[0]):
+            raise self._cluster.refusal(f"writing to {self._cluster.topic('schemas')}", failed[0])
         if failed:
-            raise DetentError(f"the schemas topic does not take our schemas: {failed[0]}")
+            raise DetentError(f"the schemas topic does not take our schemas: {failed[0].str()}")
         return len(missing)
 
     def _learn(self, message: Message) -> None:
@@ -81,3 +83,20 @@ class SchemaTopic:
             self._on_topic.add(key)
         except (ValueError, DetentError) as error:
             LOG.error("a schema can't be used offset=%s key=%r reason=%s", message.offset(), key, error)
+
+
+def shared_codec(cluster: Cluster) -> Codec:
+    """For all threads of a process; our schemas are on the log before anything is written with them."""
+    book = SchemaBook()
+    topic, lock = SchemaTopic(cluster, book), threading.Lock()
+    try:
+        topic.publish()
+    except BaseException:
+        topic.close()
+        raise
+
+    def refresh() -> None:
+        with lock:
+            topic.refresh()
+
+    return Codec(book, refresh=refresh)

@@ -14,7 +14,7 @@ from typing import TypeVar
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType, TopicDescription
 
-from events.cluster import Cluster, passes
+from events.cluster import Cluster, passes, refuses
 from events.errors import BrokerUnreachable, DetentError, TopicMismatch
 
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
@@ -116,8 +116,12 @@ def _create(
         try:
             future.result(timeout=patience_s)
         except KafkaException as error:
-            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:  # another process was faster
-                raise DetentError(f"the topic {name} could not be created: {error.args[0].str()}") from error
+            why: KafkaError = error.args[0]
+            if refuses(why):
+                doing = f"creating the topic {name} (there is none, or none that this user may see)"
+                raise cluster.refusal(doing, why) from error
+            if why.code() != KafkaError.TOPIC_ALREADY_EXISTS:  # another process was faster
+                raise DetentError(f"the topic {name} could not be created: {why.str()}") from error
 
 
 def _verify(
@@ -183,7 +187,8 @@ def _min_insync(replication: int) -> int:
 
 
 def answered(cluster: Cluster, doing: str, patience_s: float, ask: Callable[[], T]) -> T:
-    """Ask a broker until it answers, with growing pauses; BrokerUnreachable when patience runs out."""
+    """Ask a broker until it answers, with growing pauses; BrokerUnreachable when patience runs out, AccessRefused as
+    soon as it turns us away."""
     started, pause = time.monotonic(), 0.05
     while True:
         try:
@@ -191,8 +196,12 @@ def answered(cluster: Cluster, doing: str, patience_s: float, ask: Callable[[], 
         except (KafkaException, TimeoutError) as error:
             waited = time.monotonic() - started
             code = error.args[0] if error.args and isinstance(error.args[0], KafkaError) else None
+            if code is not None and refuses(code):
+                raise cluster.refusal(doing, code) from error
             if code is not None and not passes(code):
                 raise DetentError(f"the broker at {cluster.bootstrap_servers} refused, {doing}: {error}") from error
+            if refused := cluster.turned_away(doing):
+                raise refused from error
             if waited + pause > patience_s:
                 raise BrokerUnreachable(cluster.bootstrap_servers, doing, patience_s) from error
             time.sleep(pause)

@@ -1,12 +1,14 @@
-"""Fixtures that several test modules share: one embedded broker for the whole session."""
+"""Fixtures that several test modules share: one embedded broker for the whole session, and the Docker engine."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 
 from events import embedded
+from tests.containers import engine, image
+from tests.containers.broker import Brokers
 
 
 @pytest.fixture(scope="session")
@@ -16,3 +18,33 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[embedded.Embedd
     with embedded.EmbeddedBroker(state_dir) as running:
         yield running
     embedded.stop(state_dir)  # so that nothing writes there when pytest clears it away
+
+
+@pytest.fixture(scope="session")
+def docker_engine() -> None:
+    """Tests that need the Docker engine ask for this: skipped where there is none, failed where there must be one."""
+    if missing := engine.why_no_engine():
+        if engine.is_required():
+            pytest.fail(missing)
+        pytest.skip(missing)
+    engine.set_up_testcontainers()
+    engine.remove_leftovers()
+
+
+@pytest.fixture(scope="session")
+def kafka_image(docker_engine: None) -> str:
+    """The image that brokers in containers run from."""
+    return image.kafka_image()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that fails shows the logs of the containers that it used: they are gone afterwards."""
+    report = yield
+    if report.failed and isinstance(item, pytest.Function):
+        for used in item.funcargs.values():
+            for node in used.nodes if isinstance(used, Brokers) else ():
+                report.sections.append((f"log of broker {node.number} in its container", node.log_tail()))
+    return report

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from events.cluster import Cluster
@@ -27,9 +27,9 @@ def until(wanted: Callable[[], T], what: str, limit_s: float = 60.0) -> T:
     return value
 
 
-def own_cluster(bootstrap_servers: str, shards: int = 1) -> Cluster:
+def own_cluster(bootstrap_servers: str, shards: int = 1, properties: Mapping[str, str] | None = None) -> Cluster:
     """A cluster whose topics nobody else uses."""
-    return Cluster(bootstrap_servers, prefix=f"t-{uuid.uuid4().hex[:10]}", shards=shards)
+    return Cluster(bootstrap_servers, f"t-{uuid.uuid4().hex[:10]}", shards, properties or {})
 
 
 def tasks(start: int, stop: int, *, epoch: int = 1, rows: int = 0) -> list[Event]:
@@ -46,7 +46,7 @@ def transaction(codec: Codec, events: list[Event], *, epoch: int = 1) -> list[Ou
 
 
 def a_writer(cluster: Cluster, **options: float) -> TransactionalWriter:
-    return TransactionalWriter(cluster, f"{cluster.prefix}-shard-0", **options)  # type: ignore[arg-type]
+    return TransactionalWriter(cluster, cluster.transactional_id(0), **options)  # type: ignore[arg-type]
 
 
 def settle(cluster: Cluster) -> None:

@@ -57,7 +57,9 @@ def value_of(setting: Setting) -> st.SearchStrategy[Any]:
         return st.integers(setting.meta.ge, setting.meta.le)
     if setting.is_list:
         return st.lists(st.sampled_from(["a", "_b", "é.c_1", "x.y.z"]), max_size=3)
-    if setting.name == "coordinator.health_address":
+    if setting.name == "worker.engine":
+        return st.sampled_from(["workers.trial:TrialEngine", "é.c_1:Engine"])
+    if setting.name.endswith(".health_address"):
         hosts = st.sampled_from(["localhost", "10.0.0.1", "a-b.example", "[::1]"])
         return st.builds(lambda host, port: f"{host}:{port}", hosts, st.integers(0, 65_535))
     return texts() if setting.meta.pattern is None else NAMES

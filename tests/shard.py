@@ -52,7 +52,7 @@ class Shard:
         self.state = again
         self.state.led_since = self.now
         leader = Leader(coordinator="c", reason="test")
-        self.write(activation(self.state, self.state.epoch + 1, self.now, leader))
+        self.write(activation(self.state, self.state.epoch + 1, self.now, leader).decision())
 
     def write(self, decision: Decision) -> Decision:
         take_over(self.state, decision)
@@ -104,7 +104,7 @@ class Shard:
         self.now = end
 
     def sweep(self) -> Decision:
-        return self.give(Sweep(LEASE_MS))
+        return self.give(Sweep(LEASE_MS, tuple(self.state.jobs)))
 
     def job(self, name: str = "a") -> str:
         view = self.state.jobs.get(name)

@@ -86,6 +86,7 @@ def test_files_that_the_map_names_are_there() -> None:
         ["bench.replay", "--events", "20000", "--keys", "1000"],
         ["bench.write", "--events", "5000", "--keys", "100"],
         ["bench.restart", "--lengths", "3000", "6000", "--keys", "500", "--entities", "1000"],
+        ["bench.fence"],
     ],
     ids=lambda arguments: arguments[0],
 )

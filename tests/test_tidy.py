@@ -23,8 +23,8 @@ PURE = [
     "coordinator/checkpoint.py", "coordinator/ending.py", "coordinator/failure.py", "coordinator/commands.py",
     "coordinator/reports.py", "coordinator/settle.py", "coordinator/core.py", "coordinator/submit.py",
     "coordinator/restore.py", "coordinator/savepoint.py", "coordinator/repair.py", "coordinator/quarantine.py",
-    "coordinator/health.py", "coordinator/rerun.py", "coordinator/words.py", "workers/core.py", "workers/attempts.py",
-    "workers/ledger.py", "workers/happenings.py",
+    "coordinator/errors.py", "coordinator/membership.py", "coordinator/health.py", "coordinator/rerun.py",
+    "coordinator/words.py", "workers/core.py", "workers/attempts.py", "workers/ledger.py", "workers/happenings.py",
 ]  # fmt: skip
 IMPURE_IMPORTS = {
     "asyncio", "confluent_kafka", "datetime", "http", "io", "logging", "multiprocessing", "os", "pathlib", "pyspark",

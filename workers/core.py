@@ -44,7 +44,8 @@ def decide(ledger: Ledger, it: h.Input, now_ms: int, settings: Settings) -> Outc
         return _tick(ledger, now_ms, settings)
     if isinstance(it, h.Reached):
         lapsed = now_ms - ledger.reached_at > settings.lease_ms
-        return Outcome(changes=(SetReached(now_ms, ledger.lease + lapsed),))
+        at = max(ledger.reached_at, it.sent_at or now_ms)
+        return Outcome(changes=(SetReached(at, ledger.lease + lapsed),))
     if isinstance(it, h.Withdrawn):
         return _withdraw(ledger, TaskKey(it.job, it.pipeline, it.task), now_ms, settings)
     if isinstance(it, h.Published | h.PublishFailed):
@@ -181,6 +182,7 @@ def _commit(
         specification=action.specification,
         staged=action.staged,
         lease=ledger.lease,
+        tries=action.tries,
         conclusive=action.conclusive,
     )
     return Outcome(effects=(effect,), changes=(Put(replace(now, publishing=checkpoint)),))
@@ -199,7 +201,7 @@ def _publish_answered(ledger: Ledger, it: h.Published | h.PublishFailed, now_ms:
     else:
         now = replace(before, publishing=publishing)
         happening = records.CheckpointFailed(
-            checkpoint=it.checkpoint, lasting=it.lasting, reason=it.reason, conclusive=it.conclusive
+            checkpoint=it.checkpoint, lasting=it.lasting, reason=it.reason, tries=it.tries, conclusive=it.conclusive
         )
     change: Change = Drop(key) if now.withdrawn and not publishing else Put(now)
     return Outcome(reports=(say(before.who, happening, now_ms, settings),), changes=(change,))

@@ -125,6 +125,7 @@ class PublishFailed(Value, frozen=True):
     reason: str
     # It is not there and can't be put there, ever: the sink was looked at. Without having looked, it is not lasting.
     lasting: bool = False
+    tries: int = 0  # as in the effect
     conclusive: bool = False  # as in the effect
 
 
@@ -149,7 +150,10 @@ class Tick(Value, frozen=True):
 
 
 class Reached(Value, frozen=True):
-    """Kafka has answered just now."""
+    """Kafka has answered just now. What it answered may have been sent long before, by a process that was frozen, or
+    over a network that was cut: whoever listens to the worker has heard it no later than that for certain."""
+
+    sent_at: int = 0  # 0: now
 
 
 class Restarted(Value, frozen=True):
@@ -204,6 +208,7 @@ class Publish(Value, frozen=True):
     specification: str
     staged: tuple[records.Staged, ...]
     lease: int = 0  # to be compared by `core.may_publish` right before output is made visible
+    tries: int = 0  # to be given back with PublishFailed
     conclusive: bool = False  # to be given back with PublishFailed
 
 

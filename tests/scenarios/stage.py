@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from coordinator.core import Input
-from coordinator.draft import Decision, Gone
+from coordinator.core import Input, decide
+from coordinator.draft import Decision, Gone, take_over
 from coordinator.rerun import Difference, rerun
 from events.records import Cause, Event, Order, Report
 from tests.scenarios.trace import Trace
@@ -19,7 +19,7 @@ from tests.simulation.checker import Violation
 from tests.simulation.coordinators import ID, Coordinator
 from tests.simulation.data import Loop
 from tests.simulation.workers import Worker
-from tests.simulation.world import BEGIN_MS, Died, Process, World
+from tests.simulation.world import BEGIN_MS, STEP_MS, Died, Process, World
 from workers import happenings as h
 from workers.ledger import Identity
 
@@ -54,12 +54,13 @@ class StoryCoordinator(Coordinator):
     world: Stage
 
     def decide(self, given: Input, now: int, cause: Cause) -> Decision:
-        decision = super().decide(given, now, cause)
+        decision = self.by_its_logic(decide(self.state, given, now, cause))
         if not self.world.crashes:
             found = rerun(self.state, given, now, cause, decision.events)
             self.world.differences += found
             for difference in found:
                 self.world.say(self.name, f"decides otherwise than today's logic: {difference}")
+        take_over(self.state, decision)
         return decision
 
     def take_over(self) -> None:
@@ -143,6 +144,7 @@ class StoryWorker(Worker):
 
 
 class Stage(World):
+    idle_step_ms = STEP_MS
     lease_ms = 1200
 
     def __init__(self, workers: int = 2, slots: int = 4, crashes: tuple[int, ...] = ()) -> None:

@@ -118,6 +118,10 @@ class Broker:
     def commit(self, transactional_id: str, epoch: int) -> None:
         self._end(self._owned(transactional_id, epoch), COMMITTED)
 
+    def time_out(self, transactional_id: str, epoch: int) -> None:
+        """The broker gives the open transaction up: its writer did not end it in time."""
+        self._end(self._owned(transactional_id, epoch), ABORTED)
+
     def commit_late(self, transactional_id: str, epoch: int, at: int) -> None:
         self.late.append((at, transactional_id, epoch))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from coordinator.core import Input, Sweep, Timer, activation, decide, may_lead, note_heartbeat, note_silence
+from coordinator.core import Input, Sweep, Timer, activation, decide, drafted, may_lead, note_heartbeat, note_silence
 from coordinator.draft import Decision, Gone, Withdrawal, boundary, take_over
 from coordinator.quarantine import Unreadable
 from coordinator.state import LOGIC, State, entity_of, fold
@@ -40,13 +40,14 @@ class Reading:
 
     def take(self, key: str, value: Event | Gone | Rotten) -> None:
         entity = entity_of(key)
-        before, header = self.state.get(entity), header_of(value)
-        if not admits(header, self.epoch, header_of(before) if before else None):
-            return
-        self.epoch = header.epoch
-        self.unreadable.pop(key, None)
-        if isinstance(value, Rotten):
-            self.unreadable[key] = value
+        if type(value) is not Event or value.epoch != self.epoch or self.unreadable:
+            before = self.state.get(entity)
+            if not admits(header_of(value), self.epoch, header_of(before) if before else None):
+                return
+            self.epoch = header_of(value).epoch
+            self.unreadable.pop(key, None)
+            if isinstance(value, Rotten):
+                self.unreadable[key] = value
         fold(self.state, entity, value if isinstance(value, Event) else None)
 
     def set_aside(self) -> list[Unreadable]:
@@ -124,7 +125,7 @@ class Coordinator:
         self.world.count("takeovers")
         leader = Leader(coordinator=self.name, reason="the leader before fell silent")
         aside = self.reading.set_aside()
-        decision = activation(self.state, self.state.epoch + 1, self.now, leader, aside)
+        decision = activation(self.state, self.state.epoch + 1, self.now, leader, aside).decision()
         self.reading.unreadable.clear()
         self.state.epoch += 1
         self.write(self.by_its_logic(decision), self.positions())
@@ -161,9 +162,7 @@ class Coordinator:
             return
         decided: list[Decision] = []
         for given, cause in inputs:
-            decision = self.decide(given, now, cause)
-            take_over(self.state, decision)  # the next input of the group sees it
-            decided.append(decision)
+            decided.append(self.decide(given, now, cause))
         if positions != before or any(not d.is_empty for d in decided):
             events = tuple(event for d in decided for event in d.events)
             orders = tuple(order for d in decided for order in d.orders)
@@ -171,7 +170,12 @@ class Coordinator:
             self.write(Decision(events, orders, notes), positions, folded=True)
 
     def decide(self, given: Input, now: int, cause: Cause) -> Decision:
-        return self.by_its_logic(decide(self.state, given, now, cause))
+        """The next input of the group sees it."""
+        if self.logic == LOGIC:
+            return drafted(self.state, given, now, cause).kept()
+        decision = self.by_its_logic(decide(self.state, given, now, cause))
+        take_over(self.state, decision)
+        return decision
 
     def heartbeats_and_timers(self, now: int) -> list[tuple[Input, Cause]]:
         inputs: list[tuple[Input, Cause]] = []
@@ -184,7 +188,8 @@ class Coordinator:
         if now - self.swept > 1000:
             self.swept = now
             note_silence(self.state, now, self.world.lease_ms)
-            inputs.append((Sweep(self.world.lease_ms), Cause(kind="STATE", note="sweep")))
+            sweep = Sweep(self.world.lease_ms, tuple(self.state.jobs))
+            inputs.append((sweep, Cause(kind="STATE", note="sweep")))
         return inputs
 
     def write(self, decision: Decision, positions: dict[str, int], *, folded: bool = False) -> None:

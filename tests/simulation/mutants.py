@@ -189,6 +189,7 @@ def _(stack: ExitStack) -> None:
 @mutant("O: publishing is given up at the first lasting failure, whoever else was told")
 def _(stack: ExitStack) -> None:
     put(stack, checkpoint, "holders", lambda draft, pipeline: set())
+    put(stack, reports, "holders", lambda draft, pipeline: set())
 
 
 @mutant("O: a worker publishes although its lease has run out")

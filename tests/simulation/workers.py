@@ -42,6 +42,10 @@ class Worker:
         self.ledger, self.position = Ledger(), len(self.orders.stored)
 
     @property
+    def is_busy(self) -> bool:
+        return bool(self.loops or self.publishing or self.removing)
+
+    @property
     def now(self) -> int:
         return self.world.now + self.skew
 
@@ -74,8 +78,8 @@ class Worker:
             if effect.who in self.loops:
                 self.loops[effect.who].stage = effect.checkpoint
         elif isinstance(effect, h.Publish):
-            long = self.world.chance("publishing takes long", 0.15)
-            self.publishing.append((self.now + (self.world.rng.randint(100, 1500) if long else 0), effect))
+            long = self.world.chance("publishing takes long", 0.25)
+            self.publishing.append((self.now + (self.world.rng.randint(100, 6000) if long else 0), effect))
         else:
             self.removing.append(effect)
 
@@ -133,7 +137,8 @@ class Worker:
         if world.chance("stall", 0.001):
             return
         loop.read(world.rng.randint(0, 5))
-        self.give(h.Progressed(who, loop.position, 8 * loop.position, self.now))
+        if world.steps % 4 == 0:
+            self.give(h.Progressed(who, loop.position, 8 * loop.position, self.now))
         if loop.position == loop.total and not loop.exhausted:
             loop.exhausted = True
             self.give(h.Exhausted(who, b"%d" % loop.position))
@@ -149,7 +154,7 @@ class Worker:
                 self.give(h.PublishFailed(*who, "database lock"))
                 continue
             if not self.world.data.is_published(effect) and self.world.is_refused(effect):
-                self.give(h.PublishFailed(*who, "commit conflict", lasting=True, conclusive=effect.conclusive))
+                self.give(h.PublishFailed(*who, "commit conflict", True, effect.tries, effect.conclusive))
                 continue
             rows = self.world.data.publish(effect)
             self.world.point(self, "published", effect)

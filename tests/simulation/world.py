@@ -25,6 +25,7 @@ from events.records import (
     Resume,
     Stop,
     Submit,
+    Summary,
     TakeSavepoint,
 )
 from tests.simulation.broker import COMMITTED, Broker, NoAnswer, Rotten
@@ -35,11 +36,11 @@ from tests.simulation.workers import Worker
 from workers.happenings import Publish, Settings
 from workers.ledger import Identity
 
-STEP_MS = 25
+STEP_MS, IDLE_STEP_MS = 25, 100
 BEGIN_MS = 100_000
 FAULTS_FOR_MS = 20_000
 END_AFTER_MS = 300_000
-QUIET_STEPS = 150
+QUIET_MS = 4000
 LEASE_MS = 3000
 Process = Coordinator | Worker
 
@@ -53,6 +54,7 @@ def all_of_them(_: int) -> bool:
 
 
 class World:
+    idle_step_ms = IDLE_STEP_MS
     lease_ms = LEASE_MS  # how long a worker may be silent before it is given up
 
     def __init__(self, seed: int, *, faults: bool = True, lets: Callable[[int], bool] = all_of_them) -> None:
@@ -61,6 +63,7 @@ class World:
         self.faulty, self.lets = faults, lets
         self.struck: list[tuple[int, int, str]] = []  # what went wrong: its number, when, what
         self.strikes = 0
+        self.swarm: dict[str, float] = {}
         self.broker, self.data = Broker(), Data()
         self.checker = Checker(self)
         self.counts: Counter[str] = Counter()
@@ -70,8 +73,8 @@ class World:
         self.refused: set[tuple[str, int, int, int]] = set()
         rng = self.rng
         self.die_at = {rng.randint(1, 3000) for _ in range(rng.randint(0, 8))}
-        self.lost_at = {rng.randint(1, 300) for _ in range(rng.randint(0, 4))}
-        self.rots_at = BEGIN_MS + rng.randint(2000, FAULTS_FOR_MS) if rng.random() < 0.15 else 0
+        self.lost_at = {rng.randint(1, 150) for _ in range(rng.randint(0, 5))}
+        self.rots_at = BEGIN_MS + rng.randint(2000, FAULTS_FOR_MS) if rng.random() < 0.25 else 0
         self.leaky = rng.random() < 0.3
         self.replay_at = rng.randint(100, 800)
         self.most_skew = rng.choice([0, 0, 2000]) if faults else 0
@@ -125,7 +128,13 @@ class World:
         return True
 
     def chance(self, what: str, probability: float) -> bool:
-        return self.troubled and self.rng.random() < probability and self.strike(what)
+        """Some worlds have much more of a fault than others, and less of another: together they meet in more ways."""
+        if not self.troubled:
+            return False
+        swarm = self.swarm.get(what)
+        if swarm is None:
+            swarm = self.swarm[what] = random.Random(f"{self.seed} {what}").choice((0.2, 1.0, 1.0, 6.0))
+        return self.rng.random() < probability * swarm and self.strike(what)
 
     def skew(self) -> int:
         """How far the clock of a process that starts now is from the true time."""
@@ -145,11 +154,13 @@ class World:
         self.commits += 1
         if self.commits in self.lost_at and self.troubled and self.strike("commit without an answer"):
             fate = self.rng.random()
-            if fate < 0.4:
+            if fate < 0.3:
                 self.broker.commit(transactional_id, epoch)
             elif fate < 0.8:
                 self.count("commit arrives late")
                 self.broker.commit_late(transactional_id, epoch, self.points + self.rng.randint(1, 30))
+            else:
+                self.broker.time_out(transactional_id, epoch)
             raise NoAnswer
         self.point(process, "commit")
         self.broker.commit(transactional_id, epoch)
@@ -178,7 +189,7 @@ class World:
         identity = (effect.job, effect.incarnation, effect.pipeline, effect.checkpoint)
         if identity in self.refused:
             return self.rng.random() < 0.6
-        if self.chance("sink refuses for good", 0.03):
+        if self.chance("sink refuses for good", 0.06):
             self.refused.add(identity)
         return identity in self.refused
 
@@ -194,18 +205,18 @@ class World:
         """Once a step, at most one of each kind, so that most steps cost one look at the dice."""
         rng = self.rng
         dice = rng.random()
-        if dice < 0.01:
+        if dice < 0.008:
             process = rng.choice(self.processes)
             if process.alive and self.strike(f"{type(process).__name__.lower()} sleeps"):
                 process.asleep_until = self.now + rng.randint(100, 4000)
-        elif dice < 0.013:
+        elif dice < 0.015:
             worker = rng.choice(self.workers)
             if self.strike("worker cut off"):
                 self.cut_until[worker.name] = self.now + rng.randint(500, 6000)
-        elif dice < 0.023 and not self.leaky:
+        elif dice < 0.025 and not self.leaky:
             retention = 10**9 if rng.random() < 0.7 else 30_000
             self.counts["records compacted"] += self.broker.partition("events").compact(self.now, retention, 20)
-        elif dice < 0.026 and self.strike("garbage on a topic"):
+        elif 0.025 <= dice < 0.027 and self.strike("garbage on a topic"):
             self.broker.append(rng.choice(("commands", "reports")), "a", Rotten(None))
         if self.rots_at and self.now >= self.rots_at and not self.broker.producers["shard-0"].open:
             self.rots_at = 0
@@ -226,8 +237,10 @@ class World:
             kind = "task" if "task" in kinds and self.rng.random() < 0.4 else self.rng.choice(kinds)
             record = self.rng.choice([r for r in jobs if entity_of(r.key).kind == kind])
             self.count(f"{kind} record rots")
-            if record.key.startswith("command/"):
+            if kind == "command":
                 self.checker.outcomes.pop(str(entity_of(record.key).parts[1]))  # who asks for it can't read it either
+            elif isinstance(record.value.state, Summary):
+                self.checker.forgotten |= set(record.value.state.commands)
             record.value = Rotten(record.value)
 
     def kill(self, process: Process) -> None:
@@ -342,16 +355,17 @@ class World:
         self.starts[who] += 1
 
     def run(self) -> None:
-        quiet = 0
-        while quiet < QUIET_STEPS:  # some more, for what is still on its way
-            quiet = quiet + 1 if self.is_over() else 0
+        since = self.now
+        while self.now - since < QUIET_MS:  # some more, for what is still on its way
+            if not self.is_over():
+                since = self.now
             self.step()
             if self.now > BEGIN_MS + END_AFTER_MS:
                 raise Violation(f"stuck at {self.now}: {self.checker.open()}")
         self.checker.finish()
 
     def step(self) -> None:
-        self.now += STEP_MS
+        self.now += STEP_MS if any(worker.is_busy for worker in self.workers) else self.idle_step_ms
         self.broker.now = self.now
         self.steps += 1
         if self.down:
