@@ -98,7 +98,7 @@ SEEN_BY = {
     "every late report withdraws the order under its key": "R5",
     "orders are never withdrawn": "D5",
     "what was consumed is not written with what it led to": "B8",
-    "a worker keeps its disk's promises only in memory": "R5",
+    "a worker keeps its disk's promises only in memory": "D9",
     "after a commit without an answer the same producer goes on": "O2_the_completion",
     "after a commit without an answer the leader goes on from memory": "O2_the_completion",
     "older logic leads over what newer logic has written": "B11",
