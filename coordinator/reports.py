@@ -72,8 +72,8 @@ def late(draft: Draft, report: Report, why: str) -> None:
     same key: by a newer attempt, or a newer incarnation."""
     draft.note(f"late {type(report.happening).__name__} of {report.job} {report.pipeline}/{report.task}: {why}")
     ended = isinstance(report.happening, TaskFailed | TaskStopped | TaskReady | StagingRemoved | CheckpointCommitted)
-    named = is_name(report.worker) and is_name(report.job)
-    if ended and named and not is_wanted(draft.state, report.worker, report.job, report.pipeline, report.task):
+    usable = is_name(report.worker) and is_name(report.job)
+    if ended and usable and not is_wanted(draft.state, report.worker, report.job, report.pipeline, report.task):
         draft.withdraw(report.worker, report.job, report.pipeline, report.task)
 
 

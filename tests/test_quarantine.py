@@ -65,9 +65,8 @@ def replay(shard: Shard, *lost: str) -> None:
         fold(again, entity_of(text), None)
     shard.state = again
     again.led_since = shard.now
-    shard.write(
-        activation(again, again.epoch + 1, shard.now, Leader(coordinator="c", reason="test"), unreadable).decision()
-    )
+    leader = Leader(coordinator="c", reason="test")
+    shard.write(activation(again, again.epoch + 1, shard.now, leader, unreadable).decision())
     shard.worker("w1")
     shard.worker("w2")
     same_after_replay(shard)

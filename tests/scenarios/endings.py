@@ -95,6 +95,12 @@ def so_often(stage: Stage, pattern: str, transition: str, times: str | None, som
     return "" if good else f"it was {found} times"
 
 
+@ENDINGS.means(rf"{ENTITY} is (\w+) saying “(.+)”")
+def saying(stage: Stage, entity: str, transition: str, words: str) -> str:
+    said = [getattr(event.state, "reason", "") for event in transitions(stage, entity, transition)]
+    return "" if said and all(words in reason for reason in said) else f"it says {said}"
+
+
 @ENDINGS.means(r"(\w+) ends because .*“(.+)”.*")
 def ends_because(stage: Stage, job: str, words: str) -> str:
     assert stage.trace is not None
