@@ -54,6 +54,8 @@ class StoryCoordinator(Coordinator):
     world: Stage
 
     def decide(self, given: Input, now: int, cause: Cause) -> Decision:
+        if self.world.crashes and not self.world.forgets:
+            return super().decide(given, now, cause)
         decision = self.by_its_logic(decide(self.state, given, now, cause))
         if not self.world.crashes:
             found = rerun(self.state, given, now, cause, decision.events)
