@@ -276,8 +276,7 @@ def test_a_graceful_stop_tells_of_everything_and_ends_with_0(cluster: Cluster, s
         LOG.warning("it took %.2f s to stop", time.monotonic() - began)
         for job in ("a", "b"):
             assert script.said(r.TaskStopped, who(job=job)).reason == "the worker is shutting down"
-        assert script.beats[-1].draining
-        assert not script.beats[-1].tasks
+        until(lambda: script.listen() and script.beats[-1].draining and not script.beats[-1].tasks, "its last beat")
         assert "stopped" in worker.said
     with outside(cluster, tmp_path / "state"):
         script.said(r.TaskStopped, who(job="b"), count=2)  # until it is withdrawn

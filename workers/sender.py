@@ -63,9 +63,9 @@ class Sender:
         self._thread = threading.Thread(target=self._listen, name="kafka-answers", daemon=True)
         self._thread.start()
 
-    def heartbeat(self, heartbeat: records.Heartbeat) -> None:
-        """Left out while the ones before it are not answered."""
-        if self._heartbeats >= MOST_HEARTBEATS and not self._fatal:
+    def heartbeat(self, heartbeat: records.Heartbeat, *, always: bool = False) -> None:
+        """Left out while the ones before it are not answered, unless it says what no later one will."""
+        if self._heartbeats >= MOST_HEARTBEATS and not self._fatal and not always:
             self._metrics.heartbeats.labels("left out").inc()
             return
         self._send(HEARTBEATS, 0, heartbeat.worker, self._codec.encode(heartbeat))

@@ -242,9 +242,9 @@ class Service:
         if now >= self._beat_at:
             self._beat()
 
-    def _beat(self) -> None:
+    def _beat(self, *, always: bool = False) -> None:
         self._beat_at = time.monotonic() + self.settings.heartbeat_ms / 1000
-        self._sender.heartbeat(self.decider.heartbeat())
+        self._sender.heartbeat(self.decider.heartbeat(), always=always)
 
     # Ending ----------------------------------------------------------------------------------------------------------
 
@@ -253,7 +253,7 @@ class Service:
         decider = self.decider
         self._ready = False
         decider.drain()
-        self._beat()
+        self._beat(always=True)
         deadline = time.monotonic() + self.settings.core.stop_patience_ms / 1000
         LOG.info("stops its tasks worker=%s active=%d", self.worker, decider.ledger.active)
         while not decider.at_rest and time.monotonic() < deadline:
@@ -263,7 +263,7 @@ class Service:
             LOG.warning("goes although something is still at work worker=%s", self.worker)
             decider.give_up("the worker is shutting down; it did not stop in time and is given up")
         decider.fence()
-        self._beat()
+        self._beat(always=True)
         left = self._sender.flush(FLUSH_S)
         if left:
             LOG.warning("goes with records unsent; reports are repeated after its restart left=%d", left)
