@@ -144,7 +144,7 @@ class Puppet:
     def stop(self, who: Identity, reason: str) -> None:
         self._note(f"stop {who.task}/{who.attempt}")
         if self.stops_by_itself:
-            self.says[who](h.Stopped(who))
+            self.says[who](h.Stopped(who, reason))
 
     def stage(self, who: Identity, checkpoint: int) -> None:
         self._note(f"stage {who.task}/{who.attempt} {checkpoint}")

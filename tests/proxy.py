@@ -83,9 +83,7 @@ class Proxy:
         self._loop.run_forever()
         server.close()
         self._refuse()
-        for task in asyncio.all_tasks(self._loop):
-            task.cancel()
-        self._loop.run_until_complete(asyncio.sleep(0.01))
+        self._loop.run_until_complete(_end_all())
         self._loop.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -123,6 +121,14 @@ class Proxy:
                 await writer.drain()
         except OSError:
             return  # an end of the connection is gone; the other follows
+
+
+async def _end_all() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.sleep(0)
 
 
 @contextmanager

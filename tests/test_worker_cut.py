@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -155,6 +156,24 @@ def test_B7_a_real_process_that_is_cut_off_writes_no_more(
         script.withdraw()
         script.order(r.Deploy(specification=specification), who(2))
         script.said(r.TaskRunning, who(2))
+
+
+def test_B7_a_process_that_was_frozen_does_not_go_on_as_if_nothing_had_been(
+    cluster: Cluster, script: Script, tmp_path: Path
+) -> None:
+    source = {"name": "in", "kind": "numbers", "options": {"rate": 100}}
+    sink = {"name": "out", "kind": "lines", "from": ["in"], "options": {"path": str(tmp_path / "out")}}
+    deploy = r.Deploy(specification=json.dumps({"source": [source], "sink": [sink]}))
+    with outside(cluster, tmp_path / "state", f"worker.lease_ms={LEASE_MS}") as worker:
+        script.heard()
+        script.order(deploy)
+        script.said(r.TaskRunning)
+        worker.signal(signal.SIGSTOP)
+        frozen = time.monotonic()
+        until(lambda: time.monotonic() - frozen > 1.2 * LEASE_MS / 1000, "the lease to be over")
+        worker.signal(signal.SIGCONT)
+        assert "lease lost" in script.said(r.TaskStopped).reason
+        script.heard(lambda beat: not beat.tasks)
 
 
 def test_a_broker_that_is_away_at_the_start_is_waited_for(

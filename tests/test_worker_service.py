@@ -26,6 +26,7 @@ from tests.kafka_worker import CODEC, DEPLOY, Puppet, Script, inside, of, outsid
 from tests.logs import own_cluster, until
 from tests.tiny_coordinator import TinyCoordinator
 from workers import happenings as h
+from workers import orders
 from workers import store as stores
 from workers.ledger import Phase, TaskKey
 from workers.store import LedgerDamaged, LedgerForeign
@@ -342,6 +343,37 @@ def test_a_full_disk_ends_the_worker_and_nothing_is_told_that_is_not_stored(
     assert ledger.tasks[TaskKey("endless", 0, 0)].phase is Phase.RUNNING
     with outside(cluster, state):  # there is room again
         assert script.said(r.TaskFailed, who(job="endless")).reason == "the worker restarted"
+
+
+def test_a_worker_whose_orders_are_gone_stops_its_tasks_and_ends(
+    cluster: Cluster, script: Script, puppet: Puppet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(orders, "CHECK_EVERY_S", 0.3)
+    with inside(cluster, tmp_path, puppet) as worker:
+        script.heard()
+        script.order(DEPLOY)
+        script.said(r.TaskRunning)
+        admin = cluster.admin()
+        admin.delete_topics([cluster.topic("orders")])[cluster.topic("orders")].result(30)
+        worker.thread.join(60)
+        assert worker.code == 1
+        assert puppet.done == ["start 0/1", "stop 0/1", "close"]
+    assert script.said(r.TaskStopped).reason == "the worker is shutting down"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("worker.engine=os:system", "os is in none of the allowed modules"),
+        ("worker.health_address=203.0.113.7:1", "Set worker.health_address"),
+        ("worker.state_dir=/proc/nowhere", "Set worker.state_dir or state_dir"),
+    ],
+)
+def test_what_it_can_not_start_with_is_said(cluster: Cluster, tmp_path: Path, change: str, reason: str) -> None:
+    with outside(cluster, tmp_path / "state", change) as worker:
+        assert worker.ended() == 1
+        assert reason in worker.said
+        assert "Traceback" not in worker.said
 
 
 def test_two_processes_are_not_one_worker(cluster: Cluster, script: Script, tmp_path: Path) -> None:
