@@ -180,7 +180,6 @@ def test_B8_the_history_of_every_story_can_be_had_from_its_log() -> None:
     """Offset by offset: each transition with from, to, cause, time, epoch and attempt, in an unbroken chain."""
     for story in STORIES:
         stage = tell(story)
-        assert stage.trace is not None
         events = [entry for entry in stage.trace.entries if isinstance(entry.what, Event)]
         assert [entry.offset for entry in events] == sorted(entry.offset for entry in events)
         for entry in events:

@@ -273,12 +273,11 @@ def double(stage: Stage, kind: str, job: str, pipeline: str, task: str, ms: str)
 
 @ACTIONS.means(rf"let the next (Deploy|StopTask|TriggerCheckpoint) of {ANY_TASK} come (\d+) times")
 def repeat(stage: Stage, kind: str, job: str, pipeline: str, task: str, times: str) -> None:
-    stage.fates.append(Fate(about(kind, job, pipeline, task), "again", int(times)))
+    stage.fates.append(Fate(about(kind, job, pipeline, task), "again", copies=int(times)))
 
 
 @ACTIONS.means(rf"hand the Deploy of {TASK}(?: attempt (\d+))? over again")
 def hand_over_again(stage: Stage, job: str, pipeline: str, task: str, attempt: str | None) -> None:
-    assert stage.trace is not None
     wanted = about("Deploy", job, pipeline, task)
     found = [o for o in stage.trace.told_orders() if wanted(o) and o.attempt == int(attempt or o.attempt)]
     if not found:
@@ -405,7 +404,6 @@ def there_are(stage: Stage, workers: str, slots: str | None) -> None:
 
 @ACTIONS.means(r"let somebody publish checkpoint (\d+) of (\w+)/(\d+) by hand")
 def publish_by_hand(stage: Stage, number: str, job: str, pipeline: str) -> None:
-    assert stage.trace is not None
     orders = [o for o in stage.trace.told_orders() if (o.job, o.pipeline) == (job, int(pipeline))]
     found = [o for o in orders if isinstance(o.action, CommitCheckpoint) and o.action.checkpoint >= int(number)]
     if not found:

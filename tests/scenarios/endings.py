@@ -20,7 +20,6 @@ TIMES = r"(?:once|(\d+) times|(at least once))"
 
 
 def transitions(stage: Stage, pattern: str, transition: str) -> list[Event]:
-    assert stage.trace is not None
     return [e for e in stage.trace.told_events() if fnmatchcase(e.entity, pattern) and e.transition == transition]
 
 
@@ -103,7 +102,6 @@ def saying(stage: Stage, entity: str, transition: str, words: str) -> str:
 
 @ENDINGS.means(r"(\w+) ends because .*“(.+)”.*")
 def ends_because(stage: Stage, job: str, words: str) -> str:
-    assert stage.trace is not None
     reasons = [getattr(e.state, "reason", "") for e in stage.trace.told_events() if e.entity == f"job/{job}"]
     return "" if words in reasons[-1] else f"the reason is {reasons[-1]!r}"
 
@@ -148,7 +146,6 @@ def numbers_only_grow(stage: Stage, pipeline: str) -> str:
 
 @ENDINGS.means(r"no event comes from a sweep")
 def no_sweep(stage: Stage) -> str:
-    assert stage.trace is not None
     found = [e.entity for e in stage.trace.told_events() if e.cause.note == "sweep"]
     return f"these do: {found}" if found else ""
 
@@ -172,7 +169,6 @@ def decides_otherwise(stage: Stage, difference: str) -> str:
 
 @ENDINGS.means(r"every deploy says job, pipeline, task, attempt, worker and epoch")
 def deploys_say_all(stage: Stage) -> str:
-    assert stage.trace is not None
     orders = [o for o in stage.trace.told_orders() if isinstance(o.action, Deploy)]
     placed = transitions(stage, "task/*", "placed") + transitions(stage, "task/*", "repeated")
     if len(orders) != len(placed) or not orders:

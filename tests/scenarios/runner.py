@@ -47,7 +47,6 @@ def _cast(story: Story) -> tuple[int, int]:
 
 
 def trace_of(stage: Script) -> str:
-    assert stage.trace is not None
     return stage.trace.text()
 
 

@@ -30,8 +30,7 @@ class Script(Stage):
         super().step()
         if self.left:
             self.advance()
-        if self.trace is not None:
-            self.trace.follow(self.now)
+        self.trace.follow(self.now)
 
     def run(self) -> None:
         self.advance()

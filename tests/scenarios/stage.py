@@ -26,6 +26,17 @@ from workers.ledger import Identity
 BACK_MS = 200  # how soon a killed process is there again
 QUIET_STEPS = 4  # so long nothing may happen at the end
 LONGEST_MS = 30_000
+# Steps that a leader may be made to forget: the transitions, and the orders that go with them.
+FORGETTABLE: dict[str, tuple[tuple[str, str] | str, ...]] = {
+    "trigger": (("pending", "triggered"), ("pipeline", "checkpointed"), "TriggerCheckpoint"),
+    "complete": (
+        ("checkpoint", "completed"),
+        ("pending", "completed"),
+        ("checkpoint", "ordered"),
+        "CommitCheckpoint",
+    ),
+    "commit": (("checkpoint", "ordered"), "CommitCheckpoint"),
+}
 
 
 class Unchanging(random.Random):
@@ -43,9 +54,10 @@ class Fate:
     """What becomes of the next messages that it is about."""
 
     of: Callable[[Any], bool]
-    what: str  # "lost", "late", "again"
+    what: str  # "lost", "late" or "again"
     ms: int = 0
-    times: int = 1
+    times: int = 1  # how many messages it is for
+    copies: int = 1  # how often each comes, where it is an order
 
 
 class StoryCoordinator(Coordinator):
@@ -119,7 +131,7 @@ class StoryWorker(Worker):
         elif fate.what == "late":
             self.late.append((self.world.now + fate.ms, order))
         elif fate.what == "again":
-            for _ in range(fate.ms):
+            for _ in range(fate.copies):
                 self.give(order)
 
     def work(self, loop: Loop) -> None:
@@ -167,7 +179,6 @@ class Stage(World):
         self.differences: list[Difference] = []
         self.back_ms = 0  # how soon the one that dies next is there again, if not as all
         self.moment: tuple[Process, str, Any] | None = None  # who is in the midst of a step, where, and at what
-        self.trace: Trace | None = None
         super().__init__(1, faults=False)
         self.rng = Unchanging()
         self.leaky, self.replay_at = False, 0
@@ -200,8 +211,7 @@ class Stage(World):
     # What is told -------------------------------------------------------------------------------------------------
 
     def say(self, who: str, what: Any) -> None:
-        if self.trace is not None:
-            self.trace.say(self.now, who, what)
+        self.trace.say(self.now, who, what)
 
     def noted(self, who: Process, note: str, about: Any = None) -> None:
         if isinstance(about, h.Tick | h.Progressed):
@@ -270,12 +280,7 @@ class Stage(World):
 
     def forget(self, decision: Decision) -> Decision:
         """A leader that lacks a step, once, as if by a bug or a failure half-way."""
-        lost = {
-            "trigger": (("pending", "triggered"), ("pipeline", "checkpointed"), "TriggerCheckpoint"),
-            "complete": (("checkpoint", "completed"), ("pending", "completed"), ("checkpoint", "ordered"),
-                         "CommitCheckpoint"),
-            "commit": (("checkpoint", "ordered"), "CommitCheckpoint"),
-        }.get(self.forgets, ())  # fmt: skip
+        lost = FORGETTABLE.get(self.forgets, ())
 
         def is_lost(event: Event | Gone) -> bool:
             return isinstance(event, Event) and (event.entity.split("/")[0], event.transition) in lost
@@ -316,8 +321,7 @@ class Stage(World):
                 self.broker.commit_late(transactional_id, epoch, self.points + 4)
             raise NoAnswer
         super().commit(process, transactional_id, epoch)
-        if self.trace is not None:
-            self.trace.follow(self.now)
+        self.trace.follow(self.now)
 
     def kill(self, process: Process) -> None:
         """The end of its connections tells the standbys at once; only silence costs the detection time."""
