@@ -12,6 +12,7 @@ from coordinator.peers import Peers
 LOG = logging.getLogger(__name__)
 LOOK_EVERY_S = 0.05
 CONNECT_S = 1.0
+AGAIN_S = 0.005
 
 
 class PeerWatch:
@@ -50,7 +51,10 @@ class PeerWatch:
                 return
             except (OSError, TimeoutError, ValueError) as error:
                 LOG.debug("no connection to %s: %r", address, error)
-                await asyncio.sleep(CONNECT_S)
+                # A process that is just dying resets what reaches it before its port is closed: the next try tells.
+                await asyncio.sleep(AGAIN_S if isinstance(error, ConnectionResetError) else CONNECT_S)
+                if held and instance in peers.addresses():
+                    continue
                 return
             try:
                 writer.write(b"GET /watch HTTP/1.1\r\nhost: detent\r\n\r\n")

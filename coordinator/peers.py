@@ -24,6 +24,7 @@ from events.records import Beat
 
 LOG = logging.getLogger(__name__)
 TOPIC = "coordinators"
+LATE_BEATS = 5  # for as long a beat may still come of a process that is gone
 FORGET_BEATS = 20  # a coordinator that has not been heard for so many beats is no member any more
 
 
@@ -149,7 +150,9 @@ class Peers:
             same = known is not None and known.beat.instance == beat.instance
             since = known.since_ms if known is not None and same else now
             self._members[beat.coordinator] = Member(beat, since, now)
-            self._gone.pop(beat.instance, None)
+            # What a process sent right before it died arrives after its death was noticed. One that lives beats on.
+            if now - self._gone.get(beat.instance, now) > LATE_BEATS * self._beat_ms:
+                del self._gone[beat.instance]
             for led in beat.shards:
                 self._led[beat.coordinator, led.shard] = now
 
