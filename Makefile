@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 BENCHES := replay restart write decide fence transitions failover
-SOAK_SEEDS ?= 20000
+SOAK_SEEDS ?= 100000
 
 .PHONY: setup demo test check bench soak lock records docs clean help
 
@@ -35,7 +35,7 @@ bench: setup     ## all benchmarks; non-zero when a bar is missed
 	@for b in $(BENCHES); do $(BIN)/python -m bench.$$b || exit 1; done
 
 soak: setup      ## long runs: SOAK_SEEDS of the simulation, SOAK_EXAMPLES of each law (20000 each by default)
-	@$(BIN)/python -m tests.simulation --seeds $(SOAK_SEEDS)
+	@$(BIN)/python -m tests.simulation --seeds $(SOAK_SEEDS) --jobs 2
 	@HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest tests/test_laws.py tests/test_codec.py --timeout 7200
 
 lock:            ## resolve the requirements anew (needs uv)

@@ -33,7 +33,7 @@ class Trial:
     def __init__(self, fleet: Fleet, look: Look, detection_ms: int) -> None:
         self.fleet, self.look, self.detection_ms = fleet, look, detection_ms
         self.coordinators = {name: fleet.coordinator(name) for name in ("c0", "c1")}
-        self.workers = [fleet.worker(f"w{i}", **{"worker.slots": JOBS}) for i in range(2)]
+        self.workers = [fleet.worker(f"w{i}") for i in range(2)]
         fleet.ready(*self.coordinators.values())
         for number in range(JOBS):
             env = {"checkpoint": {"interval_ms": 100, "timeout_ms": 20_000}}
@@ -128,8 +128,8 @@ def run(arguments: argparse.Namespace) -> harness.Result:
     detection = arguments.detection_ms
     figures: dict[str, harness.Figure] = {"detection_ms": detection, "kills": arguments.kills}
     with kafka.fresh_cluster(arguments) as cluster, tempfile.TemporaryDirectory(prefix="detent-bench-") as directory:
-        settings = {"coordinator.detection_ms": detection}
-        with Fleet(cluster, Path(directory), dict(settings)) as fleet, fleet.look() as look:
+        settings: dict[str, object] = {"coordinator.detection_ms": detection, "worker.slots": 2 * JOBS}
+        with Fleet(cluster, Path(directory), settings) as fleet, fleet.look() as look:
             trial = Trial(fleet, look, detection)
             measured = {
                 name: measure(trial, name, strike, arguments.kills)

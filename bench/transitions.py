@@ -31,7 +31,7 @@ from events.keys import Entity
 from events.reader import PartitionReader
 from events.records import Cancel, Command, Submit
 
-TASKS = 4
+TASKS = 20
 START_S = 60.0
 
 
@@ -161,8 +161,8 @@ def main() -> int:
     options = harness.parser(__doc__ or "")
     kafka.add_options(options)
     options.add_argument("--events", type=int, default=100_000, help="events per measurement of the bare limit")
-    options.add_argument("--commands", type=int, default=10_000, help="commands per measurement")
-    options.add_argument("--window", type=int, default=500, help="commands under way at a time")
+    options.add_argument("--commands", type=int, default=3000, help="commands per measurement")
+    options.add_argument("--window", type=int, default=60, help="commands under way at a time")
     options.add_argument("--live", type=int, default=10_000, help="jobs alive in the second part")
     arguments = options.parse_args()
     return harness.report(run(arguments), as_json=arguments.json)

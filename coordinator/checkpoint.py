@@ -12,7 +12,7 @@ from coordinator.deploy import choose_worker, is_lost, task_of, usable
 from coordinator.draft import Draft
 from coordinator.lifecycle import WORKING_TASK
 from coordinator.state import JobView, PipelineView
-from events.keys import Entity
+from events.keys import named
 from events.records import (
     Ack,
     Checkpoint,
@@ -55,9 +55,9 @@ def trigger(draft: Draft, job: JobView, number: int, purpose: str) -> None:
     name, checkpoint = event.job, known.next_checkpoint
     due_at = draft.now + job.plan.env.checkpoint.timeout_ms
     pending = Checkpoint(id=checkpoint, purpose=purpose, triggered_at=draft.now)
-    draft.emit(Entity("pending", (name, number)), "triggered", pending, incarnation=event.incarnation, due_at=due_at)
+    draft.emit(named("pending", name, number), "triggered", pending, incarnation=event.incarnation, due_at=due_at)
     moved = replace(known, next_checkpoint=checkpoint + 1)
-    draft.emit(Entity("pipeline", (name, number)), "checkpointed", moved, incarnation=event.incarnation)
+    draft.emit(named("pipeline", name, number), "checkpointed", moved, incarnation=event.incarnation)
     completed = checkpoint_of(pipeline.checkpoint).id if pipeline.checkpoint else 0
     action = TriggerCheckpoint(checkpoint=checkpoint, completed=completed, purpose=purpose)
     for index, task in pipeline.tasks.items():
@@ -82,7 +82,7 @@ def acknowledge(draft: Draft, job: JobView, number: int, index: int, attempt: in
         staged=said.staged,
         acked_at=draft.now,
     )
-    entity = Entity("ack", (pending.job, number, index))
+    entity = named("ack", pending.job, number, index)
     draft.emit(entity, "acked", ack, incarnation=pending.incarnation, attempt=attempt)
 
 
@@ -114,9 +114,9 @@ def complete_when_all_acked(draft: Draft, job: JobView, number: int) -> None:
         acks=tuple(gathered[index] for index in sorted(gathered)),
         before=(point,) if point.checkpoint else (),
     )
-    draft.emit(Entity("checkpoint", (pending.job, number)), "completed", done, incarnation=pending.incarnation)
+    draft.emit(named("checkpoint", pending.job, number), "completed", done, incarnation=pending.incarnation)
     slim = replace(known, completed_at=draft.now)
-    draft.emit(Entity("pending", (pending.job, number)), "completed", slim, incarnation=pending.incarnation)
+    draft.emit(named("pending", pending.job, number), "completed", slim, incarnation=pending.incarnation)
 
 
 def committed_point(number: int, pipeline: PipelineView) -> RestorePoint:
@@ -169,7 +169,7 @@ def order_commit(draft: Draft, job: JobView, number: int) -> None:
         refused_by=tuple(other for other in known.refused_by if other != worker),  # asked again, its word is open
         reason=known.reason if worker else "no worker is there to publish it",
     )
-    entity = Entity("checkpoint", (event.job, number))
+    entity = named("checkpoint", event.job, number)
     draft.emit(entity, "ordered", moved, incarnation=event.incarnation, due_at=draft.now + wait)
     if worker is not None:
         staged = tuple(piece for ack in known.acks for piece in ack.staged)
@@ -190,7 +190,7 @@ def commit(draft: Draft, job: JobView, number: int, transition: str = "committed
     done = replace(
         known, committed_at=draft.now, held_by=(), held_tries=(), refused=False, refused_by=(), before=(), reason=""
     )
-    draft.emit(Entity("checkpoint", (event.job, number)), transition, done, incarnation=event.incarnation)
+    draft.emit(named("checkpoint", event.job, number), transition, done, incarnation=event.incarnation)
     schedule_next(draft, job, number, failures=0)
 
 
@@ -205,7 +205,7 @@ def give_up(draft: Draft, job: JobView, number: int, transition: str, reason: st
     assert event is not None
     withdraw_commit(draft, event, number)
     given_up = replace(checkpoint_of(event), held_by=(), held_tries=(), reason=reason)
-    draft.emit(Entity("checkpoint", (event.job, number)), transition, given_up, incarnation=event.incarnation)
+    draft.emit(named("checkpoint", event.job, number), transition, given_up, incarnation=event.incarnation)
 
 
 def schedule_next(draft: Draft, job: JobView, number: int, *, failures: int) -> None:
@@ -217,7 +217,7 @@ def schedule_next(draft: Draft, job: JobView, number: int, *, failures: int) -> 
     if event.to == "RUNNING":
         due_at = draft.now + job.plan.env.checkpoint.interval_ms
         moved = replace(known, failures=failures)
-        entity = Entity("pipeline", (event.job, number))
+        entity = named("pipeline", event.job, number)
         draft.emit(entity, "delayed", moved, incarnation=event.incarnation, due_at=due_at)
 
 
@@ -229,7 +229,7 @@ def abort(
     pending = pipeline.pending
     assert pending is not None
     gone = replace(checkpoint_of(pending), reason=reason)
-    draft.emit(Entity("pending", (pending.job, number)), transition, gone, incarnation=pending.incarnation)
+    draft.emit(named("pending", pending.job, number), transition, gone, incarnation=pending.incarnation)
     failures = pipeline_of(pipeline)[1].failures + count
     schedule_next(draft, job, number, failures=failures)
     return failures

@@ -20,7 +20,7 @@ from coordinator.state import State
 from coordinator.submit import submit
 from coordinator.words import short, shortened
 from events.errors import UnreadableKey
-from events.keys import Entity
+from events.keys import Entity, named
 from events.records import (
     Cancel,
     Command,
@@ -41,7 +41,7 @@ GOING = frozenset({"CREATED", "SCHEDULED", "RUNNING", "PAUSED"})
 def obey(draft: Draft, command: Command) -> None:
     """Carry a command out, or refuse it with a reason. Either way its outcome is decided, once."""
     try:
-        entity = Entity("command", (command.job, command.id))
+        entity = named("command", command.job, command.id)
     except UnreadableKey as error:
         draft.note(f"a command without a usable job or id is dropped: {error}")
         return
@@ -85,7 +85,7 @@ def answer(draft: Draft, command: Command, entity: Entity, content: str, transit
 
 def refuse(draft: Draft, command: Command, reason: str) -> None:
     """A command that can't be carried out, through no fault of what it says: it has its outcome all the same."""
-    entity = Entity("command", (command.job, command.id))
+    entity = named("command", command.job, command.id)
     if draft.state.get(entity) is None:
         answer(draft, command, entity, digest_of(command), "refused", reason)
 
@@ -96,7 +96,7 @@ def digest_of(command: Command) -> str:
 
 def _conflicting(command: Command, content: str) -> Entity:
     """Where the refusal stands of a command that has an id of another: next to that one's outcome."""
-    return Entity("command", (command.job, f"{content[:16]} {command.id[:100]}"))
+    return named("command", command.job, f"{content[:16]} {command.id[:100]}")
 
 
 def _was_given(state: State, command: Command) -> bool:
@@ -140,7 +140,7 @@ def _carry_out(draft: Draft, command: Command) -> str:
         transition = "draining" if isinstance(action, Stop) else "pausing"
         _move(event.to, transition)
         state = msgspec.structs.replace(known, reason=action.reason)
-        draft.emit(Entity("job", (name,)), transition, state, incarnation=event.incarnation)
+        draft.emit(named("job", name), transition, state, incarnation=event.incarnation)
         return f"it is {transition}"
     _move(event.to, "resumed")
     return resume(draft, name)
@@ -151,7 +151,7 @@ def take_savepoint(draft: Draft, name: str, action: TakeSavepoint) -> str:
     job = draft.state.jobs[name]
     event, known = job_of(job)
     try:
-        entity = Entity("savepoint", (name, action.name))
+        entity = named("savepoint", name, action.name)
     except UnreadableKey as error:
         raise Refused(f"a savepoint needs a name: {error}") from error
     if draft.state.get(entity) is not None:
@@ -164,7 +164,7 @@ def take_savepoint(draft: Draft, name: str, action: TakeSavepoint) -> str:
     if not action.stop:
         return f"savepoint {action.name} is being taken"
     state = msgspec.structs.replace(known, savepoint=action.name, reason="ends with a savepoint")
-    draft.emit(Entity("job", (name,)), "savepointing", state, incarnation=event.incarnation)
+    draft.emit(named("job", name), "savepointing", state, incarnation=event.incarnation)
     return f"it ends with savepoint {action.name}"
 
 
@@ -177,14 +177,14 @@ def resume(draft: Draft, name: str) -> str:
     job = draft.state.jobs[name]
     event, known = job_of(job)
     state = msgspec.structs.replace(known, reason="")
-    draft.emit(Entity("job", (name,)), "resumed", state, incarnation=event.incarnation)
+    draft.emit(named("job", name), "resumed", state, incarnation=event.incarnation)
     for number, pipeline in job.pipelines.items():
         assert pipeline.event is not None
         if pipeline.event.to != "SUSPENDED":
             continue
-        draft.emit(Entity("pipeline", (name, number)), "resumed", pipeline.event.state, incarnation=event.incarnation)
+        draft.emit(named("pipeline", name, number), "resumed", pipeline.event.state, incarnation=event.incarnation)
         for index, task in list(pipeline.tasks.items()):
             if task.to == "SUSPENDED":
-                draft.emit(Entity("task", (name, number, index)), "resumed", task.state, incarnation=event.incarnation,
+                draft.emit(named("task", name, number, index), "resumed", task.state, incarnation=event.incarnation,
                            attempt=task.attempt + 1)  # fmt: skip
     return "it goes on from its last checkpoint"

@@ -24,7 +24,7 @@ from coordinator.reports import abandon, hear, stop_strays
 from coordinator.settle import settle
 from coordinator.state import Heard, State, entity_of
 from coordinator.words import is_name
-from events.keys import Entity
+from events.keys import Entity, named
 from events.records import Cause, Command, Event, Heartbeat, Leader, Report, Worker
 
 SETTLED_AT_ONCE = 1000
@@ -108,7 +108,7 @@ def activation(state: State, epoch: int, now: int, leader: Leader, unreadable: S
     draft = Draft(state, now, Cause(kind="ELECTION", note=leader.reason))
     try:
         state.epoch = epoch
-        draft.emit(Entity("leader", (state.shard,)), "elected", leader, incarnation=0)
+        draft.emit(named("leader", state.shard), "elected", leader, incarnation=0)
         for each in unreadable:
             set_aside(draft, each)
         settle(draft, list(islice(state.jobs, SETTLED_AT_ONCE)))
@@ -121,7 +121,7 @@ def activation(state: State, epoch: int, now: int, leader: Leader, unreadable: S
 def resignation(state: State, now: int, leader: Leader) -> Draft:
     """What a leader writes last when it goes of its own accord: whoever reads it need not wait for silence."""
     draft = Draft(state, now, Cause(kind="ELECTION", note=leader.reason))
-    draft.emit(Entity("leader", (state.shard,)), "resigned", leader, incarnation=0)
+    draft.emit(named("leader", state.shard), "resigned", leader, incarnation=0)
     return draft
 
 
@@ -140,7 +140,7 @@ def heartbeat(draft: Draft, said: Heartbeat) -> None:
     if verdict is not None and verdict.to == "LOST":
         back = Worker(instance=said.instance, heard_at=draft.now, reason="heard again")
         due_at = draft.now + VERDICT_MS
-        draft.emit(Entity("worker", (said.worker,)), "returned", back, incarnation=0, due_at=due_at)
+        draft.emit(named("worker", said.worker), "returned", back, incarnation=0, due_at=due_at)
     find_lost(draft, said)
     stop_strays(draft, said)
     place_waiting(draft)

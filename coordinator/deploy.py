@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from coordinator.draft import Draft
 from coordinator.lifecycle import ENDING_JOB, TERMINAL_JOB
 from coordinator.state import JobView, PipelineView, State, TaskId
-from events.keys import Entity
+from events.keys import named
 from events.records import Checkpoint, Deploy, Event, Pipeline, Task
 
 WAITS = "it waits for room on a worker"
@@ -84,7 +84,7 @@ def place(draft: Draft, task: TaskId) -> None:
         return
     known = task_of(event)
     worker = choose_worker(draft.state, job.plan.env.labels, known.refused_by)
-    entity = Entity("task", task)
+    entity = named("task", *task)
     if worker is None:
         refused = bool(known.refused_by)
         if known.reason != WAITS or refused:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from coordinator.lifecycle import reach
 from coordinator.state import State, entity_of, fold
 from coordinator.words import short
-from events.keys import Entity
+from events.keys import Entity, named
 from events.records import Cause, Cursor, Event, EventState, Order, OrderAction, Position
 
 
@@ -163,7 +163,7 @@ def ended(state: State, now: int, positions: tuple[Position, ...]) -> Draft:
     """The cursor record that ends every transaction, and the state with it."""
     draft = Draft(state, now, Cause(kind="STATE", note="end of transaction"))
     cursor = Cursor(positions=positions, incarnations=state.incarnations)
-    draft.emit(Entity("cursor", (state.shard,)), "advanced", cursor, incarnation=0)
+    draft.emit(named("cursor", state.shard), "advanced", cursor, incarnation=0)
     return draft
 
 

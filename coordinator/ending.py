@@ -15,7 +15,7 @@ from coordinator.draft import Draft
 from coordinator.lifecycle import ACTIVE_TASK, ENDING_JOB, TERMINAL_JOB, TERMINAL_TASK
 from coordinator.savepoint import fail_savepoints, savepoint_of
 from coordinator.state import JobView, State, entity_of
-from events.keys import Entity
+from events.keys import named
 from events.records import Cleanup, Event, Job, RemoveStaging, StopTask, Summary
 
 STAGING = -1  # orders to remove staging are the job's, not a pipeline's or a task's
@@ -39,13 +39,13 @@ def fail_job(draft: Draft, name: str, reason: str) -> None:
     event, known = job_of(draft.state.jobs[name])
     if event.to in ENDING_JOB | TERMINAL_JOB:
         return
-    draft.emit(Entity("job", (name,)), "failing", replace(known, reason=reason), incarnation=event.incarnation)
+    draft.emit(named("job", name), "failing", replace(known, reason=reason), incarnation=event.incarnation)
     cancel_tasks(draft, name, reason)
 
 
 def cancel_job(draft: Draft, name: str, reason: str) -> None:
     event, known = job_of(draft.state.jobs[name])
-    draft.emit(Entity("job", (name,)), "cancelling", replace(known, reason=reason), incarnation=event.incarnation)
+    draft.emit(named("job", name), "cancelling", replace(known, reason=reason), incarnation=event.incarnation)
     cancel_tasks(draft, name, reason)
 
 
@@ -59,13 +59,13 @@ def cancel_tasks(draft: Draft, name: str, reason: str) -> None:
             if task.to in ACTIVE_TASK:
                 draft.order(task, number, index, task_of(task).worker, StopTask(reason=reason))
             state = replace(task_of(task), since=draft.now, reason=reason)
-            draft.emit(Entity("task", (name, number, index)), "canceled", state, incarnation=task.incarnation,
+            draft.emit(named("task", name, number, index), "canceled", state, incarnation=task.incarnation,
                        attempt=task.attempt)  # fmt: skip
         if pipeline.pending is not None and pipeline.pending.to == "TRIGGERED":
             gone = replace(checkpoint_of(pipeline.pending), reason=reason)
-            draft.emit(Entity("pending", (name, number)), "aborted", gone, incarnation=pipeline.pending.incarnation)
+            draft.emit(named("pending", name, number), "aborted", gone, incarnation=pipeline.pending.incarnation)
         if pipeline.event is not None and pipeline.event.to in ("SCHEDULED", "RUNNING", "SUSPENDED"):
-            draft.emit(Entity("pipeline", (name, number)), "canceled", pipeline.event.state,
+            draft.emit(named("pipeline", name, number), "canceled", pipeline.event.state,
                        incarnation=pipeline.event.incarnation)  # fmt: skip
 
 
@@ -84,7 +84,7 @@ def end_job(draft: Draft, name: str, transition: str, *, reason: str | None = No
     job = draft.state.jobs[name]
     event, known = job_of(job)
     done = replace(known, ended_at=draft.now, reason=known.reason if reason is None else reason)
-    draft.emit(Entity("job", (name,)), transition, done, incarnation=event.incarnation)
+    draft.emit(named("job", name), transition, done, incarnation=event.incarnation)
     fail_savepoints(draft, job, name)
     promise_cleanup(draft, name)
 
@@ -97,9 +97,9 @@ def promise_cleanup(draft: Draft, name: str) -> None:
     due_at = draft.now + env.cleanup_delay_ms
     if job.cleanup is None:
         cleanup = Cleanup(owner=event.incarnation, ended=event.to)
-        draft.emit(Entity("cleanup", (name, event.incarnation)), "promised", cleanup, incarnation=event.incarnation,
+        draft.emit(named("cleanup", name, event.incarnation), "promised", cleanup, incarnation=event.incarnation,
                    due_at=due_at)  # fmt: skip
-    entity = Entity("summary", (name, event.incarnation))
+    entity = named("summary", name, event.incarnation)
     if draft.state.get(entity) is None:
         draft.emit(entity, "listed", summary_of(job, event, known), incarnation=event.incarnation,
                    due_at=due_at + env.history_ms)  # fmt: skip
@@ -134,7 +134,7 @@ def begin_cleanup(draft: Draft, event: Event) -> None:
     moved = replace(known, tries=known.tries + 1, held_by=held, reason=reason)
     wait = min(AGAIN_MS << min(known.tries, 20), AGAIN_AT_MOST_MS)
     transition = "begun" if event.to == "PROMISED" else "repeated"
-    entity = Entity("cleanup", (name, known.owner))
+    entity = named("cleanup", name, known.owner)
     draft.emit(entity, transition, moved, incarnation=event.incarnation, due_at=draft.now + wait)
     if worker is not None:
         action = RemoveStaging(specification=specification_of(draft.state, name, known.owner))
@@ -180,21 +180,21 @@ def delete_job(draft: Draft, name: str) -> None:
                 draft.withdraw(worker, name, number, index)
         for index in sorted({*pipeline.tasks, *pipeline.ready, *pipeline.acks}):
             for kind in ("ready", "ack", "task"):
-                draft.delete(Entity(kind, (name, number, index)))
+                draft.delete(named(kind, name, number, index))
         for kind in ("pending", "checkpoint", "pipeline"):
-            draft.delete(Entity(kind, (name, number)))
+            draft.delete(named(kind, name, number))
     complete_summary(draft, job, name, event.incarnation)
     for savepoint in sorted(job.savepoints):
-        draft.delete(Entity("savepoint", (name, savepoint)))
+        draft.delete(named("savepoint", name, savepoint))
     for command in sorted(job.commands):
-        draft.delete(Entity("command", (name, command)))
+        draft.delete(named("command", name, command))
     for kind in ("specification", "job"):
-        draft.delete(Entity(kind, (name,)))
+        draft.delete(named(kind, name))
 
 
 def complete_summary(draft: Draft, job: JobView, name: str, incarnation: int) -> None:
     """Commands that came after the end are refused, but their late copies must be known, too."""
-    entity = Entity("summary", (name, incarnation))
+    entity = named("summary", name, incarnation)
     event = draft.state.get(entity)
     if event is not None and isinstance(event.state, Summary) and len(event.state.commands) != len(job.commands):
         known = replace(event.state, commands=tuple(sorted(job.commands)))

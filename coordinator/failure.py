@@ -14,7 +14,7 @@ from coordinator.draft import Draft
 from coordinator.ending import fail_job, job_of
 from coordinator.lifecycle import ENDING_JOB, TERMINAL_JOB, WORKING_TASK
 from coordinator.state import JobView, TaskId
-from events.keys import Entity
+from events.keys import named
 from events.records import Cause, Heartbeat, StopTask, Worker
 
 VERDICT_MS = 86_400_000  # how long a verdict on a worker stays on the log
@@ -30,11 +30,11 @@ def fail_task(
     known = task_of(event)
     if stop:  # it may still run somewhere: from now on it is fenced
         draft.order(event, number, index, known.worker, StopTask(reason=reason))
-    entity = Entity("task", task)
+    entity = named("task", *task)
     failed = replace(known, reason=reason, since=draft.now)
     draft.emit(entity, transition, failed, incarnation=event.incarnation, attempt=event.attempt)
-    draft.delete(Entity("ready", task))  # a mark holds for its attempt only
-    draft.delete(Entity("ack", task))
+    draft.delete(named("ready", *task))  # a mark holds for its attempt only
+    draft.delete(named("ack", *task))
     interrupt_pipeline(draft, job, number, reason)
     due_at = None if lasting else restart_at(draft, job)
     if due_at is None:
@@ -51,10 +51,10 @@ def interrupt_pipeline(draft: Draft, job: JobView, number: int, reason: str) -> 
     if pipeline.pending is not None and pipeline.pending.to == "TRIGGERED":
         abort(draft, job, number, f"a task was lost: {reason}", count=False)
     if pipeline.event is not None and pipeline.event.to == "RUNNING":
-        entity = Entity("pipeline", (event.job, number))
+        entity = named("pipeline", event.job, number)
         draft.emit(entity, "restarting", pipeline.event.state, incarnation=event.incarnation)
     if event.to == "RUNNING":
-        draft.emit(Entity("job", (event.job,)), "restarting", event.state, incarnation=event.incarnation)
+        draft.emit(named("job", event.job), "restarting", event.state, incarnation=event.incarnation)
 
 
 def restart_at(draft: Draft, job: JobView) -> int | None:
@@ -68,7 +68,7 @@ def restart_at(draft: Draft, job: JobView) -> int | None:
     if used >= policy.retries:
         return None
     counted = replace(known, restarts=used + 1, window_at=known.window_at if within else draft.now)
-    draft.emit(Entity("job", (event.job,)), "counted", counted, incarnation=event.incarnation)
+    draft.emit(named("job", event.job), "counted", counted, incarnation=event.incarnation)
     return draft.now + min(policy.backoff_ms << min(used, 20), policy.max_backoff_ms)
 
 
@@ -77,7 +77,7 @@ def lose_worker(draft: Draft, worker: str, reason: str) -> None:
     heard = draft.state.heard.get(worker)
     instance = heard.heartbeat.instance if heard else ""
     verdict = Worker(instance=instance, heard_at=heard.at if heard else 0, reason=reason)
-    draft.emit(Entity("worker", (worker,)), "lost", verdict, incarnation=0, due_at=draft.now + VERDICT_MS)
+    draft.emit(named("worker", worker), "lost", verdict, incarnation=0, due_at=draft.now + VERDICT_MS)
     for task in sorted(draft.state.tasks_on.get(worker, ())):
         if task in draft.state.tasks_on.get(worker, ()):  # a job that failed meanwhile has none left
             fail_task(draft, task, f"worker {worker} is lost: {reason}", stop=True)

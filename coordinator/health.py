@@ -279,3 +279,18 @@ def _trouble(name: str, job: JobView, is_troubled: Callable[[Event], bool]) -> I
                     since=known.since,
                     reason=known.reason.removeprefix(STALLED),
                 )
+
+
+def last_checkpoint_ms(job: JobView) -> int:
+    """Since when a running job has had no further checkpoint: that of its pipeline which is furthest behind, or its
+    start. 0 for a job that does not run."""
+    if job.event is None or job.event.to != "RUNNING":
+        return 0
+    started_at = job_of(job)[1].started_at
+    committed = [
+        checkpoint_of(p.checkpoint).committed_at or checkpoint_of(p.checkpoint).triggered_at
+        for p in job.pipelines.values()
+        if p.checkpoint is not None and p.event is not None and p.event.to == "RUNNING"
+    ]
+    without = any(p.checkpoint is None for p in job.pipelines.values())
+    return min([*committed, started_at] if without or not committed else committed)

@@ -12,20 +12,22 @@ from prometheus_client.registry import Collector
 
 from coordinator.draft import Gone
 from events.records import Event
+from events.recovery import now_ms
 
 MOST_JOBS = 50
 LATENCIES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000, 20_000)
 PHASES = ("detect", "fence", "replay", "first_commit")
 
-OldestCheckpoints = Callable[[], list[tuple[str, float]]]
 
-
-class Metrics:
+class Metrics(Collector):
     """Counts. Safe for several threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_ms: Callable[[], int] = now_ms) -> None:
         self.registry = registry = CollectorRegistry()
+        self._now_ms = now_ms
+        self._checkpointed: dict[int, list[tuple[int, str]]] = {}  # by shard: when, which job
+        registry.register(self)
         self.leading = Gauge("detent_leading", "1 where this process leads the shard", ["shard"], registry=registry)
         self.epoch = Gauge("detent_epoch", "The reign that the shard is in", ["shard"], registry=registry)
         self.takeovers = Counter("detent_takeovers", "Shards taken over by this process", ["shard"], registry=registry)
@@ -70,8 +72,9 @@ class Metrics:
         for (kind, transition), count in kinds.items():
             self.transitions.labels(kind, transition).inc(count)
 
-    def orphans(self, shard: int, count: int) -> None:
-        self.orphaned.labels(str(shard)).set(count)
+    def swept(self, shard: int, orphans: int, checkpointed: list[tuple[int, str]]) -> None:
+        self.orphaned.labels(str(shard)).set(orphans)
+        self._checkpointed[shard] = checkpointed
 
     def ignored(self, shard: int, notes: Sequence[str]) -> None:
         late = sum(note.startswith("late") for note in notes)
@@ -96,6 +99,8 @@ class Metrics:
             self.last_takeover.labels(name, phase).set(seconds)
 
     def leads(self, shard: int, epoch: int, yes: bool = True) -> None:
+        if not yes:
+            self._checkpointed.pop(shard, None)
         self.leading.labels(str(shard)).set(1 if yes else 0)
         self.epoch.labels(str(shard)).set(epoch)
 
@@ -103,20 +108,13 @@ class Metrics:
         self.mirror_lag.labels(str(shard)).set_function(lag)
         self.mirror_failed.labels(str(shard)).set_function(lambda: 1.0 if failed() else 0.0)
 
-    def watch_checkpoints(self, oldest: OldestCheckpoints) -> None:
-        self.registry.register(_Checkpoints(oldest))
-
-
-class _Checkpoints(Collector):
-    """Seconds since the last checkpoint, of the jobs for which that is longest."""
-
-    def __init__(self, oldest: OldestCheckpoints) -> None:
-        self._oldest = oldest
-
     def collect(self) -> Iterable[Metric]:
+        """Seconds since the last checkpoint, of the jobs for which that is longest."""
         found = GaugeMetricFamily(
             "detent_seconds_since_checkpoint", f"Of the {MOST_JOBS} jobs with the oldest checkpoint", labels=["job"]
         )
-        for job, seconds in self._oldest()[:MOST_JOBS]:
-            found.add_metric([job], seconds)
+        now = self._now_ms()
+        oldest = sorted(each for checkpointed in list(self._checkpointed.values()) for each in checkpointed)
+        for at, job in oldest[:MOST_JOBS]:
+            found.add_metric([job], max(0, now - at) / 1000)
         yield found

@@ -14,7 +14,7 @@ from coordinator.draft import Draft
 from coordinator.ending import cancel_tasks, job_of
 from coordinator.lifecycle import ENDING_JOB, TERMINAL_JOB
 from coordinator.state import JobView
-from events.keys import WITHOUT_JOB, Entity
+from events.keys import WITHOUT_JOB, Entity, named
 from events.records import Event, Job
 
 
@@ -53,7 +53,7 @@ def quarantine(draft: Draft, given: Impossible) -> None:
     known = job_of(job)[1] if job.event else Job(pipelines=len(job.pipelines), submitted_at=draft.now)
     reason = f"quarantined: {given.reason}"
     draft.emit(
-        Entity("job", (given.job,)),
+        named("job", given.job),
         "quarantined",
         replace(known, quarantined=True, reason=reason),
         incarnation=incarnation,

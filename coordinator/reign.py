@@ -7,6 +7,7 @@ known to be so. What a transaction did not do is taken back and decided again. O
 
 from __future__ import annotations
 
+import heapq
 import logging
 import time
 from collections import deque
@@ -17,6 +18,7 @@ from typing import Protocol
 from coordinator import core
 from coordinator.core import Sweep, Timer, note_heartbeat, note_silence
 from coordinator.draft import Draft, Gone, Withdrawal, ended
+from coordinator.health import last_checkpoint_ms
 from coordinator.hearing import Hearing
 from coordinator.quarantine import Impossible
 from coordinator.replica import Replica
@@ -27,7 +29,7 @@ from events.codec import Codec
 from events.dead_letters import DeadLetters
 from events.errors import DetentError, RecordTooLarge, TransactionAborted, UnreadableRecord
 from events.inputs import Input, InputsReader, Partition
-from events.keys import Entity, order_key, shard_of
+from events.keys import named, order_key, shard_of
 from events.reader import raw
 from events.records import Cause, Command, Cursor, Event, Leader, Order, Position, Report
 from events.table import tombstone_headers
@@ -35,10 +37,11 @@ from events.writer import Outgoing, TransactionalWriter
 
 LOG = logging.getLogger(__name__)
 KINDS: dict[str, type[Command] | type[Report]] = {"commands": Command, "reports": Report}
-LONGEST_WAIT_S = 0.05
+LONGEST_WAIT_S = 0.02
 # A transaction is closed when it has as many events, whatever waits: it must end well within its time limit.
 MOST_EVENTS = 20_000
 SLICES, MOST_SWEPT = 20, 100
+MOST_AGES = 50
 ABORT_PAUSE_S, LONGEST_ABORT_PAUSE_S = 0.05, 2.0
 
 
@@ -57,7 +60,7 @@ class Counts(Protocol):
     """Where what happens is counted."""
 
     def transaction(self, shard: int, inputs: int, events: Sequence[Event | Gone], took_s: float) -> None: ...
-    def orphans(self, shard: int, count: int) -> None: ...
+    def swept(self, shard: int, orphans: int, checkpointed: list[tuple[int, str]]) -> None: ...
     def ignored(self, shard: int, notes: Sequence[str]) -> None: ...
     def dead_letter(self, shard: int, topic: str) -> None: ...
     def aborted(self, shard: int) -> None: ...
@@ -90,6 +93,7 @@ class Reign:
         self._unswept: list[str] = []
         self._slice = 1
         self._orphans = 0
+        self._checkpointed: list[tuple[int, str]] = []  # when running jobs last committed a checkpoint
         self._waiting: deque[Input] = deque()
         self._drafts: list[Draft] = []  # what the state has and the log has not
         self._events: list[Event | Gone] = []
@@ -105,7 +109,7 @@ class Reign:
     def begin(self, leader: Leader) -> None:
         """Write the election, and all that the predecessor left undone. The log must have been read to its end."""
         replica, state, now = self._replica, self.state, self._now_ms()
-        if Entity("cursor", (state.shard,)).key in replica.unreadable:
+        if named("cursor", state.shard).key in replica.unreadable:
             raise CursorUnreadable(
                 f"the cursor of shard {state.shard} can't be read, so it is not known how far its commands and reports "
                 "were consumed. The shard is not led. Its bytes are in dead letters; see `detent repair --help`."
@@ -235,12 +239,14 @@ class Reign:
         at a pace that costs next to nothing."""
         note_silence(self.state, now, self._rules.lease_ms)
         if not self._unswept:
-            self._counts.orphans(self.state.shard, self._orphans)
-            self._orphans = 0
+            self._counts.swept(self.state.shard, self._orphans, heapq.nsmallest(MOST_AGES, self._checkpointed))
+            self._orphans, self._checkpointed = 0, []
             self._unswept = list(self.state.jobs)
             self._slice = min(MOST_SWEPT, -(-len(self._unswept) // SLICES))
         jobs, self._unswept = tuple(self._unswept[: self._slice]), self._unswept[self._slice :]
-        self._orphans += sum(job in self.state.jobs and self.state.jobs[job].is_orphaned for job in jobs)
+        views = [(job, self.state.jobs[job]) for job in jobs if job in self.state.jobs]
+        self._orphans += sum(view.is_orphaned for _, view in views)
+        self._checkpointed += [(at, job) for job, view in views if (at := last_checkpoint_ms(view))]
         self._decide(Sweep(self._rules.lease_ms, jobs), Cause(kind="STATE", note="sweep"))
 
     def _decide(self, given: core.Input, cause: Cause) -> None:

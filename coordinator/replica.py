@@ -68,12 +68,12 @@ class Replica:
         self._record_now_and_then()
         return len(changed)
 
-    def catch_up(self) -> int:
-        """To the end of the log as it is now: after fencing. Returns how many records that took."""
+    def catch_up(self, end: int | None = None) -> int:
+        """To the end of the log, as it is now or as it is given: after fencing. Returns how many records that took."""
         if self._follower.is_amid:
             self._follower.rewind()
         self._follower.touched.clear()
-        count = self._follower.catch_up(remember=True)
+        count = self._follower.catch_up(end, remember=True)
         changed = {key: self.table.values.get(key) for key in self._follower.touched if key is not None}
         self._follower.touched.clear()
         self._unmirrored |= changed

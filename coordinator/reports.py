@@ -16,7 +16,7 @@ from coordinator.failure import fail_task
 from coordinator.lifecycle import ACTIVE_TASK, TERMINAL_JOB, allows
 from coordinator.state import JobView, State, entity_of
 from coordinator.words import is_name, shortened
-from events.keys import Entity
+from events.keys import named
 from events.records import (
     CheckpointAcked,
     CheckpointCommitted,
@@ -72,8 +72,8 @@ def late(draft: Draft, report: Report, why: str) -> None:
     same key: by a newer attempt, or a newer incarnation."""
     draft.note(f"late {type(report.happening).__name__} of {report.job} {report.pipeline}/{report.task}: {why}")
     ended = isinstance(report.happening, TaskFailed | TaskStopped | TaskReady | StagingRemoved | CheckpointCommitted)
-    named = is_name(report.worker) and is_name(report.job)
-    if ended and named and not is_wanted(draft.state, report.worker, report.job, report.pipeline, report.task):
+    usable = is_name(report.worker) and is_name(report.job)
+    if ended and usable and not is_wanted(draft.state, report.worker, report.job, report.pipeline, report.task):
         draft.withdraw(report.worker, report.job, report.pipeline, report.task)
 
 
@@ -129,7 +129,7 @@ def not_committed(draft: Draft, job: JobView, report: Report, said: CheckpointFa
     if said.lasting:
         out = (report.worker,) if newest and report.worker not in known.refused_by else ()
         known = replace(known, refused=True, refused_by=known.refused_by + out)
-    entity = Entity("checkpoint", (report.job, report.pipeline))
+    entity = named("checkpoint", report.job, report.pipeline)
     draft.emit(entity, "retried", known, incarnation=checkpoint.incarnation, due_at=checkpoint.due_at)
     if said.lasting or known.tries > job.plan.env.commit.retries:
         fail_job(draft, report.job, f"checkpoint {known.id} can't be published: {said.reason}")
@@ -179,12 +179,12 @@ def running(draft: Draft, task: Event) -> None:
 
 def mark_ready(draft: Draft, key: tuple[str, int, int], task: Event, said: TaskReady) -> None:
     """Each mark is an event of its own, at once. The same mark twice is one."""
-    if draft.state.get(Entity("ready", key)) is not None:
+    if draft.state.get(named("ready", *key)) is not None:
         return
     mark = ReadyMark(worker=task_of(task).worker, position=said.position)
-    draft.emit(Entity("ready", key), "marked", mark, incarnation=task.incarnation, attempt=task.attempt)
+    draft.emit(named("ready", *key), "marked", mark, incarnation=task.incarnation, attempt=task.attempt)
     state = replace(task_of(task), since=draft.now)
-    draft.emit(Entity("task", key), "ready", state, incarnation=task.incarnation, attempt=task.attempt)
+    draft.emit(named("task", *key), "ready", state, incarnation=task.incarnation, attempt=task.attempt)
 
 
 def not_staged(draft: Draft, job: JobView, report: Report, said: CheckpointFailed) -> None:
@@ -210,7 +210,7 @@ def refuse(draft: Draft, key: tuple[str, int, int], task: Event, worker: str, re
         return
     known = task_of(task)
     refused = replace(known, worker="", refused_by=(*known.refused_by, worker), reason=reason)
-    draft.emit(Entity("task", key), "refused", refused, incarnation=task.incarnation, attempt=task.attempt + 1)
+    draft.emit(named("task", *key), "refused", refused, incarnation=task.incarnation, attempt=task.attempt + 1)
     draft.withdraw(worker, *key)
 
 
@@ -221,7 +221,7 @@ def stall(draft: Draft, job: JobView, key: tuple[str, int, int], task: Event, sa
         return
     reason = f"no progress since {said.progressed_at}: {said.reason}"
     state = replace(task_of(task), reason=STALLED + reason)
-    draft.emit(Entity("task", key), "stalled", state, incarnation=task.incarnation, attempt=task.attempt,
+    draft.emit(named("task", *key), "stalled", state, incarnation=task.incarnation, attempt=task.attempt,
                due_at=task.due_at)  # fmt: skip
     if job.plan.env.restart_stalled and job.event is not None and job.event.to not in TERMINAL_JOB:
         fail_task(draft, key, reason, stop=True)

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from confluent_kafka.admin import AdminClient
+
 from coordinator.core import may_lead
 from coordinator.hearing import Hearing
 from coordinator.membership import candidates, preferred, rank
@@ -21,6 +23,7 @@ from coordinator.replica import Replica
 from events.cluster import Cluster
 from events.codec import Codec
 from events.dead_letters import DeadLetters
+from events.ends import decided_end
 from events.errors import DetentError, Fenced, OutcomeUnknown
 from events.mirror import Mirror
 from events.records import Leader
@@ -65,6 +68,7 @@ class Surroundings:
     timing: Timing
     state_dir: Path
     events_topic: TopicFacts
+    admin: AdminClient
     handing_over: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -253,7 +257,7 @@ class ShardRunner:
         reign = Reign(around.cluster, around.codec, replica, writer, around.hearing, self._dead_letters,
                       around.now_ms, around.rules, around.metrics)  # fmt: skip
         try:
-            replica.catch_up()
+            replica.catch_up(decided_end(around.admin, around.cluster, "events", self.shard))
             if not self._can_lead():
                 return
             caught_up = time.monotonic()

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from coordinator.checkpoint import committed_point, is_uncommitted, pipeline_of
 from coordinator.draft import Draft
 from coordinator.state import JobView, PipelineView
-from events.keys import Entity
+from events.keys import named
 from events.records import Event, Savepoint
 
 
@@ -25,7 +25,7 @@ def begin_savepoint(draft: Draft, job: JobView, savepoint: str) -> None:
     assert job.event is not None
     after = tuple(pipeline_of(p)[1].next_checkpoint - 1 for _, p in sorted(job.pipelines.items()))
     begun = Savepoint(name=savepoint, begun_at=draft.now, after=after)
-    draft.emit(Entity("savepoint", (job.event.job, savepoint)), "begun", begun, incarnation=job.event.incarnation)
+    draft.emit(named("savepoint", job.event.job, savepoint), "begun", begun, incarnation=job.event.incarnation)
 
 
 def is_kept(job: JobView, savepoint: str) -> bool:
@@ -55,8 +55,9 @@ def add_points(draft: Draft, job: JobView) -> None:
         if len(points) == len(known.points):
             continue
         kept = len(points) == len(job.pipelines)
-        moved = replace(known, points=tuple(points.values()), kept_at=draft.now if kept else 0)
-        draft.emit(Entity("savepoint", (event.job, savepoint)), "kept" if kept else "added", moved,
+        in_order = tuple(points[number] for number in sorted(points))
+        moved = replace(known, points=in_order, kept_at=draft.now if kept else 0)
+        draft.emit(named("savepoint", event.job, savepoint), "kept" if kept else "added", moved,
                    incarnation=event.incarnation)  # fmt: skip
 
 
@@ -73,4 +74,4 @@ def fail_savepoints(draft: Draft, job: JobView, name: str) -> None:
     for savepoint, event in sorted(job.savepoints.items()):
         if event.to == "TAKING":
             missed = replace(savepoint_of(event), reason="the job ended before it was taken")
-            draft.emit(Entity("savepoint", (name, savepoint)), "failed", missed, incarnation=event.incarnation)
+            draft.emit(named("savepoint", name, savepoint), "failed", missed, incarnation=event.incarnation)

@@ -53,10 +53,10 @@ class Service:
         self.cluster, self.settings = cluster, settings
         self.name = settings.name or f"{socket.gethostname()}-{os.getpid()}"
         self.instance = uuid.uuid4().hex[:12]
-        self.metrics = Metrics()
         self.runners: list[ShardRunner] = []
         self._clock = SteadyClock()
         self._started_ms = self._clock.now_ms()
+        self.metrics = Metrics(self._clock.now_ms)
         self._stopping = threading.Event()
         pages = {"/healthz": self._healthz, "/readyz": self._readyz, "/metrics": self._metrics_page}
         self._watching = PeerWatch()
@@ -119,6 +119,7 @@ class Service:
             timing=settings.timing,
             state_dir=settings.state_dir,
             events_topic=facts,
+            admin=cluster.admin(),
         )
         shards: Iterable[int] = range(cluster.shards) if settings.shards is None else settings.shards
         self.runners = [ShardRunner(around, shard) for shard in shards]

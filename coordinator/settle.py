@@ -24,7 +24,7 @@ from coordinator.ending import end_job, end_when_nothing_is_open, job_of, promis
 from coordinator.lifecycle import ACTIVE_TASK, ENDING_JOB, TERMINAL_JOB, WORKING_TASK
 from coordinator.savepoint import add_points, is_kept, wants_point
 from coordinator.state import JobView, PipelineView
-from events.keys import Entity
+from events.keys import named
 from events.records import StopTask
 
 # The checkpoint that a job on its way to an end asks its pipelines for.
@@ -68,7 +68,7 @@ def settle_pipeline(draft: Draft, name: str, number: int) -> None:
         return
     working = count(pipeline, *WORKING_TASK) == pipeline.size
     if working and pipeline.event.to == "SCHEDULED":
-        entity = Entity("pipeline", (name, number))
+        entity = named("pipeline", name, number)
         draft.emit(entity, "running", pipeline.event.state, incarnation=pipeline.event.incarnation)
         if not in_flight(pipeline):
             schedule_next(draft, job, number, failures=0)
@@ -104,12 +104,12 @@ def close_pipeline(draft: Draft, job: JobView, name: str, number: int, transitio
         if task.to in ACTIVE_TASK:
             draft.order(task, number, index, task_of(task).worker, StopTask(reason=transition))
             state = replace(task_of(task), since=draft.now)
-            draft.emit(Entity("task", (name, number, index)), transition, state, incarnation=task.incarnation,
+            draft.emit(named("task", name, number, index), transition, state, incarnation=task.incarnation,
                        attempt=task.attempt)  # fmt: skip
         if transition == "suspended":  # marks hold for their attempt only, and the next one is another
-            draft.delete(Entity("ready", (name, number, index)))
-            draft.delete(Entity("ack", (name, number, index)))
-    draft.emit(Entity("pipeline", (name, number)), transition, pipeline.event.state,
+            draft.delete(named("ready", name, number, index))
+            draft.delete(named("ack", name, number, index))
+    draft.emit(named("pipeline", name, number), transition, pipeline.event.state,
                incarnation=pipeline.event.incarnation)  # fmt: skip
 
 
@@ -118,7 +118,7 @@ def settle_job(draft: Draft, name: str) -> None:
     event, known = job_of(job)
     pipelines = job.pipelines.values()
     states = {p.event.to for p in pipelines if p.event}
-    entity = Entity("job", (name,))
+    entity = named("job", name)
     if event.to in ENDING_JOB:
         end_when_nothing_is_open(draft, name)
     elif event.to == "CREATED" and all(not count(p, "CREATED") for p in pipelines):

@@ -22,7 +22,7 @@ TaskId = tuple[str, int, int]
 LOGIC = 1  # the version of the decision logic, written into every event
 
 
-@functools.lru_cache(maxsize=65536)
+@functools.lru_cache(maxsize=262_144)
 def entity_of(text: str) -> Entity:
     return parse(text.encode())
 

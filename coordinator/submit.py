@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from coordinator.draft import Draft, digest
 from coordinator.specification import FORMAT, plan
-from events.keys import Entity
+from events.keys import named
 from events.records import Ack, Checkpoint, Job, Pipeline, RestorePoint, Specification, Task
 
 
@@ -20,19 +20,19 @@ def create(draft: Draft, name: str, body: str, by: str, points: tuple[RestorePoi
     planned = plan(body)
     incarnation = draft.state.incarnations + 1
     kept = Specification(format=FORMAT, body=body, digest=digest(body), submitted_by=by)
-    draft.emit(Entity("specification", (name,)), "kept", kept, incarnation=incarnation)
+    draft.emit(named("specification", name), "kept", kept, incarnation=incarnation)
     job = Job(pipelines=len(planned.tasks), submitted_at=draft.now, origin=origin)
-    draft.emit(Entity("job", (name,)), "restored" if points else "submitted", job, incarnation=incarnation)
+    draft.emit(named("job", name), "restored" if points else "submitted", job, incarnation=incarnation)
     from_point = {point.pipeline: point for point in points}
     for number, tasks in enumerate(planned.tasks):
         point = from_point.get(number, RestorePoint(pipeline=number, checkpoint=0))
         pipeline = Pipeline(tasks=tasks, next_checkpoint=point.checkpoint + 1)
-        draft.emit(Entity("pipeline", (name, number)), "created", pipeline, incarnation=incarnation)
+        draft.emit(named("pipeline", name, number), "created", pipeline, incarnation=incarnation)
         if point.positions:
-            draft.emit(Entity("checkpoint", (name, number)), "restored", _restored(point), incarnation=incarnation)
+            draft.emit(named("checkpoint", name, number), "restored", _restored(point), incarnation=incarnation)
         for index in range(tasks):
             task = Task(since=draft.now)
-            draft.emit(Entity("task", (name, number, index)), "created", task, incarnation=incarnation, attempt=1)
+            draft.emit(named("task", name, number, index), "created", task, incarnation=incarnation, attempt=1)
     return incarnation
 
 

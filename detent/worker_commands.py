@@ -23,6 +23,10 @@ from workers.happenings import Settings as CoreSettings
 from workers.service import Service, ServiceSettings
 
 
+class DirectoryUnusable(DetentError):
+    """The directory for the ledger can't be had."""
+
+
 class WorkerRunsAlready(DetentError):
     """Two processes with one id on one machine."""
 
@@ -69,7 +73,12 @@ def run_worker(
 
 def claim(base: Path, worker: str) -> Place:
     """The worker's own directory: its ledger is in it, so it is the same for the same id and no other process's."""
-    place = Place(base / f"id-{file_name(worker)}")
+    directory = base / f"id-{file_name(worker)}"
+    try:
+        place = Place(directory)
+    except OSError as error:
+        reason = f"the worker's directory {directory} can't be used: {error}. Set worker.state_dir or state_dir."
+        raise DirectoryUnusable(reason) from error
     if place.path.name != "0":
         place.release()
         raise WorkerRunsAlready(

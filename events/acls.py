@@ -58,6 +58,7 @@ ROLES: dict[str, tuple[Grant, ...]] = {
         USE_CONSUMER,
     ),
     "worker": (
+        _topics(EVERY_TOPIC, LOOK, "verifies the topics when it starts"),
         _topics(("orders", "schemas"), READ, "its orders"),
         _topics(("reports", "workers"), WRITE, "its reports and its heartbeat"),
         _topics(("dead-letters", "schemas"), WRITE, "what it puts aside, its schemas"),

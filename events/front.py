@@ -75,10 +75,7 @@ class Front:
             self._loop.create_task(self._beside())
         self._loop.run_forever()
         server.close()
-        tasks = asyncio.all_tasks(self._loop)
-        for task in tasks:
-            task.cancel()
-        self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        self._loop.run_until_complete(_end_all())
         self._loop.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -108,3 +105,12 @@ class Front:
         if page is None:
             return Page(404, f"there are {', '.join(sorted(self._pages))}\n".encode())
         return page()
+
+
+async def _end_all() -> None:
+    """End the tasks of this loop and let their connections close."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.sleep(0)

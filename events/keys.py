@@ -7,7 +7,7 @@ percent-encoded, so a key parses in exactly one way and every entity has exactly
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import quote, unquote
 
 from events.errors import DetentError, UnreadableKey
@@ -37,17 +37,22 @@ MAX_NUMBER = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """One entity of the log, such as `Entity("task", ("orders", 0, 2))`."""
+    """One entity of the log, such as `Entity("task", ("orders", 0, 2))`. `named` makes the same one only once."""
 
     kind: str
     parts: tuple[str | int, ...]
+    text: str = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        _check(self.kind, self.parts, *map(type, self.parts))
-
-    @property
-    def text(self) -> str:
-        return _text(self.kind, self.parts)
+        wanted = KINDS.get(self.kind)
+        if wanted is None or len(wanted) != len(self.parts):
+            raise UnreadableKey(repr((self.kind, *self.parts)).encode(), "no such kind, or a wrong number of parts")
+        for part, of in zip(self.parts, wanted, strict=True):
+            if not isinstance(part, of) or isinstance(part, bool):
+                raise UnreadableKey(repr(self.parts).encode(), f"{part!r} should be {of.__name__}")
+            check_name(part) if isinstance(part, str) else check_number(part)
+        text = "/".join((self.kind, *(quote(str(part), safe="") for part in self.parts)))
+        object.__setattr__(self, "text", text)
 
     @property
     def key(self) -> bytes:
@@ -59,22 +64,10 @@ class Entity:
         return "" if self.kind in WITHOUT_JOB else str(self.parts[0])
 
 
-@functools.lru_cache(maxsize=65536)
-def _check(kind: str, parts: tuple[str | int, ...], *_types: type) -> None:
-    """The same few entities are named again and again: each is looked at once. (1 and True are equal, hence the
-    types.)"""
-    wanted = KINDS.get(kind)
-    if wanted is None or len(wanted) != len(parts):
-        raise UnreadableKey(repr((kind, *parts)).encode(), "no such kind, or a wrong number of parts")
-    for part, of in zip(parts, wanted, strict=True):
-        if not isinstance(part, of) or isinstance(part, bool):
-            raise UnreadableKey(repr(parts).encode(), f"{part!r} should be {of.__name__}")
-        check_name(part) if isinstance(part, str) else check_number(part)
-
-
-@functools.lru_cache(maxsize=65536)
-def _text(kind: str, parts: tuple[str | int, ...]) -> str:
-    return "/".join((kind, *(quote(str(part), safe="") for part in parts)))
+@functools.lru_cache(maxsize=262_144, typed=True)
+def named(kind: str, *parts: str | int) -> Entity:
+    """The same few entities are named again and again: each is checked and written out once."""
+    return Entity(kind, parts)
 
 
 def check_name(name: str) -> None:

@@ -499,6 +499,7 @@ def test_what_a_coordinator_may_do(secured: Brokers) -> None:
 
 def test_what_a_worker_may_do(secured: Brokers) -> None:
     everything, worker = prepared("worker", secured)
+    ensure_topics(worker)
     publish_schemas(worker)
     write_one(everything, "orders")
     read_one(worker, "orders")
@@ -509,6 +510,7 @@ def test_what_a_worker_may_do(secured: Brokers) -> None:
     refused(lambda: write_one(worker, "orders"))
     refused(lambda: read_one(worker, "events"))
     refused(lambda: a_writer(worker))
+    refused(lambda: ensure_topics(Cluster(worker.bootstrap_servers, "another", 1, worker.properties)))
 
 
 def test_what_a_service_may_do(secured: Brokers) -> None:

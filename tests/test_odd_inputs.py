@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from coordinator.core import note_heartbeat, note_silence
 from coordinator.draft import Gone, Withdrawal
 from coordinator.quarantine import Impossible, Unreadable
+from coordinator.repair import REPAIRS
 from coordinator.state import entity_of
 from events.keys import KINDS, MAX_NAME_BYTES, Entity, order_key
 from events.records import (
@@ -168,7 +169,10 @@ def beats(heartbeat: Heartbeat) -> Act:
 
 
 def asks(command: Command) -> Act:
-    return lambda shard: shard.give(command) and None  # type: ignore[func-returns-value]
+    def act(shard: Shard) -> None:
+        shard.give(command)
+
+    return act
 
 
 def passes(ms: int) -> Act:
@@ -209,7 +213,10 @@ def loses(entity: Entity) -> Act:
 
     def act(shard: Shard) -> None:
         known = shard.state.get(entity)
-        shard.give(Unreadable(entity, known.incarnation if known else 0, "rotten") if known else Impossible("a", "odd"))
+        if known is None:
+            shard.give(Impossible("a", "odd"))
+        else:
+            shard.give(Unreadable(entity, known.incarnation, "rotten"))
 
     return act
 
@@ -218,7 +225,15 @@ KEPT = st.sampled_from(
     ["job/a", "task/a/0/0", "specification/a", "pipeline/a/0", "checkpoint/a/0", "pending/a/0", "cleanup/a/1",
      "ready/a/0/0", "ack/a/0/0", "summary/a/1", "command/a/1", "savepoint/a/s1", "worker/w1"]
 ).map(entity_of)  # fmt: skip
+USUAL = st.sampled_from(
+    [Cancel(), Stop(), Pause(), Resume(), Restore(), Restore(savepoint="s1"), TakeSavepoint(name="s1"),
+     TakeSavepoint(name="s2", stop=True), Submit(specification=specification(2)),
+     *(Repair(entity=f"{kind}/a{rest}", to=to, reason="it is stuck")
+       for (kind, to) in REPAIRS for rest in ([""] if kind == "job" else ["/0/0"] if kind == "task" else ["/0", "/1"]))]
+)  # fmt: skip
 SENSIBLE = st.one_of(
+    st.builds(asks, st.builds(Command, id=st.uuids().map(str), job=st.just("a"), by=st.just("me"), action=USUAL)),
+    st.builds(asks, st.builds(Command, id=st.uuids().map(str), job=st.just("a"), by=st.just("me"), action=USUAL)),
     st.builds(asks, st.builds(Command, id=st.uuids().map(str), job=JOBS, by=st.just("me"), action=ACTIONS)),
     st.builds(says_of_what_runs, HAPPENINGS, st.integers(0, 7)),
     st.sampled_from([10, 500, 3000, 70_000]).map(passes),
@@ -240,6 +255,7 @@ STARTS: dict[str, list[Act]] = {
         goes_well,
         goes_well,
     ],
+    "ready": [goes_well, says_of_what_runs(TaskReady(), 0), says_of_what_runs(TaskReady(), 1)],
     "cleaned up": [goes_well, passes(500), goes_well, goes_well, asks(Command(id="c", job="a", action=Cancel())),
                    passes(500), goes_well],
 }  # fmt: skip

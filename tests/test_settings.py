@@ -57,7 +57,7 @@ def test_flags_win_over_environment_over_file_over_defaults() -> None:
     loaded = load(None, environ, ["coordinator.detection_ms=1", "coordinator.detection_ms = 303"])
     coordinator = loaded.settings.coordinator
     assert (coordinator.beat_ms, coordinator.sweep_ms, coordinator.detection_ms, coordinator.group_ms) == (
-        21, 23, 303, 5,
+        21, 23, 303, 50,
     )  # fmt: skip
     names = ("beat_ms", "sweep_ms", "detection_ms", "group_ms")
     assert [loaded.origin[f"coordinator.{name}"] for name in names] == [

@@ -25,6 +25,7 @@ PURE = [
     "coordinator/restore.py", "coordinator/savepoint.py", "coordinator/repair.py", "coordinator/quarantine.py",
     "coordinator/errors.py", "coordinator/membership.py", "coordinator/health.py", "coordinator/rerun.py",
     "coordinator/words.py", "workers/core.py", "workers/attempts.py", "workers/ledger.py", "workers/happenings.py",
+    "workers/plan.py",
 ]  # fmt: skip
 IMPURE_IMPORTS = {
     "asyncio", "confluent_kafka", "datetime", "http", "io", "logging", "multiprocessing", "os", "pathlib", "pyspark",

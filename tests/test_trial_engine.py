@@ -267,10 +267,11 @@ def test_nothing_is_published_without_a_lease(engine: TrialEngine, heard: Heard,
         asked.append(not asked)
         return asked[-1]
 
-    effect = publish_of(specification, (*pieces[0], *pieces[1]), conclusive=True)
+    effect = publish_of(specification, (*pieces[0], *pieces[1]), conclusive=True, tries=3)
     engine.publish(effect, lost_after_one, heard)
     failed = heard.next(h.PublishFailed)
-    assert (failed.reason, failed.lasting, failed.conclusive) == ("the worker's lease is lost", False, True)
+    assert (failed.reason, failed.lasting) == ("the worker's lease is lost", False)
+    assert (failed.conclusive, failed.tries) == (True, 3)  # given back
     assert asked == [True, False]  # right before each piece
     assert sum(published(out).values()) == 3
     engine.publish(effect, lambda: True, heard)

@@ -23,7 +23,7 @@ from tests.worker_bench import (
     who,
 )
 from workers import happenings as h
-from workers.core import heartbeat
+from workers.core import heartbeat, may_publish
 from workers.happenings import Outcome
 from workers.ledger import Phase
 
@@ -268,6 +268,21 @@ def test_B7_a_worker_that_cannot_reach_kafka_stops_its_tasks() -> None:
     bench.give(h.Reached())
     assert bench.give(order(DEPLOY, who(2))).effects == (h.StartTask(who(2), DEPLOY),)
     assert bench.later(900).effects == ()
+
+
+def test_B7_a_late_answer_does_not_mend_a_lease_and_counts_from_when_it_was_asked_for() -> None:
+    bench = Bench().running()
+    bench.now = 1000 + bench.settings.lease_ms + 500
+    bench.give(h.Reached(sent_at=1100))  # sent in time, and delivered too late
+    assert (bench.ledger.reached_at, bench.ledger.lease) == (1100, 2)
+    assert not may_publish(bench.ledger, 1, bench.now, bench.settings)
+    assert not may_publish(bench.ledger, 2, bench.now, bench.settings)
+    assert bench.give(h.Tick()).effects == (
+        h.StopTask(who(), f"lease lost: Kafka was not reached for {bench.now - 1100} ms"),
+    )
+    bench.give(h.Reached(sent_at=bench.now - 10), h.Reached(sent_at=1200))
+    assert (bench.ledger.reached_at, bench.ledger.lease) == (bench.now - 10, 3)
+    assert may_publish(bench.ledger, 3, bench.now, bench.settings)
 
 
 # The heartbeat and the stored form -----------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from coordinator import specification as coordinator_specification
 from events import records as r
 from events.cluster import Cluster
 from events.codec import Codec
-from events.errors import Place, UnreadableKey
+from events.errors import AccessRefused, Place, UnreadableKey
 from events.keys import order_key, order_prefix, parse_order_key, shard_of
 from tests.logs import until
 from tests.worker_bench import DEPLOY, KEY, SETTINGS, commit, order, who
@@ -195,6 +195,8 @@ class Producer:
         self.waiting: list[Callable[..., None]] = []
         self.refuses: Exception | None = None
         self.fails: KafkaError | None = None
+        self.holds = False
+        self.breaks: Exception | None = None
 
     def produce(self, topic: str, value: bytes, key: bytes, partition: int, delivered: Callable[..., None]) -> None:
         if self.refuses is not None:
@@ -203,12 +205,13 @@ class Producer:
         self.waiting.append(delivered)
 
     def poll(self, timeout_s: float) -> None:
-        while self.waiting:
+        if self.breaks is not None:
+            raise self.breaks
+        while self.waiting and not self.holds:
             self.waiting.pop(0)(self.fails, None)
         time.sleep(min(timeout_s, 0.01))
 
-    def flush(self, timeout_s: float) -> int:
-        self.poll(timeout_s)
+    def __len__(self) -> int:
         return len(self.waiting)
 
 
@@ -225,9 +228,13 @@ def clients() -> Clients:
     return Clients("nowhere:1", prefix="p", shards=4)
 
 
-def a_sender(clients: Clients, answered: list[int], limit: int = 4096) -> tuple[Sender, Metrics]:
+def a_sender(
+    clients: Clients, answered: list[int], limit: int = 4096, failed: Callable[[Exception], None] = pytest.fail
+) -> tuple[Sender, Metrics]:
     metrics = Metrics()
-    sender = Sender(clients, CODEC, answered.append, lambda: 5000, metrics, max_record_bytes=limit, timeout_ms=1000)
+    sender = Sender(
+        clients, CODEC, answered.append, failed, lambda: 5000, metrics, max_record_bytes=limit, timeout_ms=1000
+    )  # fmt: skip
     return sender, metrics
 
 
@@ -245,7 +252,7 @@ def test_what_kafka_acknowledges_counts_from_when_it_was_sent(clients: Clients) 
     assert CODEC.decode(value, r.Report, Place("reports", 0, 0)) == report(r.TaskRunning())
     clients.made[0].fails = KafkaError(KafkaError._MSG_TIMED_OUT)
     sender.report(report(r.TaskRunning()))
-    sender.flush(1)
+    assert sender.flush(10) == 0
     sender.close()
     assert answered == [5000]
 
@@ -260,6 +267,21 @@ def test_a_full_queue_loses_a_report_and_says_so(clients: Clients, caplog: pytes
     assert len([line for line in caplog.records if "a report was not sent" in line.message]) == 1
 
 
+def test_heartbeats_are_left_out_while_none_is_answered(clients: Clients) -> None:
+    sender, metrics = a_sender(clients, [])
+    clients.made[0].holds = True
+    beat = r.Heartbeat(worker="w1", instance="i", time=0, slots=1)
+    for _ in range(5):
+        sender.heartbeat(beat)
+    assert len(clients.made[0].sent) == 2
+    assert b'heartbeats_total{outcome="left out"} 3.0' in metrics.page()
+    clients.made[0].holds = False
+    until(lambda: sender._heartbeats == 0, "answers")
+    sender.heartbeat(beat)
+    sender.close()
+    assert [sent[0] for sent in clients.made[0].sent] == ["p.workers"] * 3
+
+
 def test_a_client_that_can_not_go_on_is_made_anew(clients: Clients) -> None:
     sender, _ = a_sender(clients, [])
     fatal = KafkaError(KafkaError._FATAL, "out of order", fatal=True)
@@ -269,6 +291,39 @@ def test_a_client_that_can_not_go_on_is_made_anew(clients: Clients) -> None:
     sender.close()
     assert len(clients.made) == 2
     assert len(clients.made[1].sent) == 1
+
+
+def fatal_error() -> SystemError:
+    """As the client library raises it amid its callbacks."""
+    error = SystemError("returned a result with an exception set")
+    error.__cause__ = KafkaException(KafkaError(KafkaError._FATAL, "out of order", fatal=True))
+    return error
+
+
+def test_a_client_that_breaks_while_it_waits_is_made_anew(clients: Clients) -> None:
+    sender, _ = a_sender(clients, [])
+    clients.made[0].breaks = fatal_error()
+    until(lambda: sender._fatal, "the error")
+    sender.report(report(r.TaskReady()))
+    assert sender.flush(10) == 0
+    sender.close()
+    assert len(clients.made[1].sent) == 1
+
+
+@pytest.mark.parametrize("breaks", [True, False], ids=["raised", "answered"])
+def test_a_broker_that_turns_the_worker_away_ends_it(clients: Clients, breaks: bool) -> None:
+    failures: list[Exception] = []
+    sender, _ = a_sender(clients, [], failed=failures.append)
+    refused = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    if breaks:
+        clients.made[0].breaks = KafkaException(refused)
+    else:
+        clients.made[0].fails = refused
+        sender.report(report(r.TaskReady()))
+    until(lambda: failures, "the refusal")
+    sender.close()
+    assert isinstance(failures[0], AccessRefused)
+    assert "docs/security.md" in str(failures[0])
 
 
 def test_an_acknowledgement_that_no_topic_takes_fails_its_checkpoint(clients: Clients) -> None:
@@ -405,18 +460,22 @@ def test_B7_a_lease_counts_from_when_the_heartbeat_was_sent(hand: Hand) -> None:
     decider.give(h.Started(who()))
     decider.give(commit(1), 2)
     assert hand.engine.may_publish()
-    hand.now = 1000 + SETTINGS.lease_ms + 1  # frozen meanwhile, with the answer to a heartbeat of 1100 in hand
-    decider.answered(1100)
-    assert decider.ledger.reached_at == 1100
+    hand.now = 1900
+    decider.answered(1800)
+    assert decider.ledger.reached_at == 1800
+    decider.answered(1700)  # an older answer changes nothing
+    hand.now = 1800 + SETTINGS.lease_ms
     assert hand.engine.may_publish()
-    hand.now = 1100 + SETTINGS.lease_ms + 1
+    hand.now += 1  # frozen, or cut off, with a heartbeat of 1900 on its way
     assert not hand.engine.may_publish()
-    decider.answered(1050)  # an older answer changes nothing
+    decider.answered(1900)  # it got there, at last; others may have given up waiting for it
+    assert (decider.ledger.reached_at, decider.ledger.lease) == (1900, 2)
+    hand.now = 1900 + SETTINGS.lease_ms + 1
     decider.give(h.Tick())
     assert hand.log[-1] == "stop 1"
     decider.answered(hand.now)
-    assert decider.ledger.lease == 2
     assert not hand.engine.may_publish()  # it was begun under a lease that is over
+    assert decider.metrics.lease_losses._value.get() == 2
 
 
 def test_after_the_disk_has_failed_nothing_is_done_told_or_published(hand: Hand) -> None:
@@ -444,6 +503,16 @@ def test_what_an_engine_says_fits_a_record(hand: Hand) -> None:
     assert kept.reason.startswith("no such file: ?x")
     assert len(kept.reason) < LONGEST_REASON + 50
     CODEC.encode(report(kept))
+
+
+def test_a_reason_that_an_engine_gives_back_is_told_once(hand: Hand) -> None:
+    for attempt, reason in ((1, "cancelled"), (2, "the loop was told"), (3, "")):
+        hand.decider.give(order(DEPLOY, who(attempt)), attempt)
+        hand.decider.give(order(r.StopTask(reason="cancelled"), who(attempt)), attempt)
+        hand.decider.give(h.Stopped(who(attempt), reason))
+        kept = hand.decider.ledger.tasks[KEY].report
+        assert isinstance(kept, r.TaskStopped)
+        assert kept.reason == ("cancelled; the loop was told" if attempt == 2 else "cancelled")
 
 
 def test_D8_every_line_of_a_deploy_says_what_it_is_about(hand: Hand, caplog: pytest.LogCaptureFixture) -> None:

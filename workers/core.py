@@ -44,7 +44,8 @@ def decide(ledger: Ledger, it: h.Input, now_ms: int, settings: Settings) -> Outc
         return _tick(ledger, now_ms, settings)
     if isinstance(it, h.Reached):
         lapsed = now_ms - ledger.reached_at > settings.lease_ms
-        return Outcome(changes=(SetReached(now_ms, ledger.lease + lapsed),))
+        at = max(ledger.reached_at, it.sent_at or now_ms)
+        return Outcome(changes=(SetReached(at, ledger.lease + lapsed),))
     if isinstance(it, h.Withdrawn):
         return _withdraw(ledger, TaskKey(it.job, it.pipeline, it.task), now_ms, settings)
     if isinstance(it, h.Published | h.PublishFailed):

@@ -53,27 +53,11 @@ class Decider:
     def give(self, it: h.Input, position: int | None = None) -> h.Outcome:
         """Decide and carry out. For an order, with the position after it. Raises LedgerFailed: nothing that followed
         from the decision was done or told, and nothing may be any more."""
-        return self._give(it, self.now_ms(), self.store.position if position is None else position)
-
-    def answered(self, sent_ms: int) -> None:
-        """Kafka has what was sent to it at that time. The lease counts from then, not from when we got to know it: a
-        process that was frozen in between is not to believe that it was heard just now."""
-        if sent_ms > self.ledger.reached_at:
-            lease = self.ledger.lease
-            self._give(h.Reached(), sent_ms, self.store.position)
-            if self.ledger.lease != lease:
-                self.metrics.lease_losses.inc()
-
-    def pass_over(self, position: int) -> None:
-        """Orders up to there were not for this worker."""
-        self.store.write((), position)
-
-    def _give(self, it: h.Input, now_ms: int, position: int) -> h.Outcome:
-        it = _bounded(it)
+        it = self._plain(_bounded(it))
         epoch = self._epoch(it)  # before the decision: it may forget what the input is about
-        outcome = decide(self.ledger, it, now_ms, self.settings)
+        outcome = decide(self.ledger, it, self.now_ms(), self.settings)
         began = time.perf_counter()
-        self.store.write(outcome.changes, position)
+        self.store.write(outcome.changes, self.store.position if position is None else position)
         if outcome.changes and not isinstance(it, ROUTINE):
             self.metrics.write_seconds.observe(time.perf_counter() - began)
         with self._lock:
@@ -85,6 +69,25 @@ class Decider:
             self.metrics.reports.labels(type(report.happening).__name__).inc()
             self.send(report)
         return outcome
+
+    def answered(self, sent_ms: int) -> None:
+        """Kafka has what was sent to it at that time."""
+        if sent_ms > self.ledger.reached_at:
+            lease = self.ledger.lease
+            self.give(h.Reached(sent_ms))
+            if self.ledger.lease != lease:
+                self.metrics.lease_losses.inc()
+
+    def pass_over(self, position: int) -> None:
+        """Orders up to there were not for this worker."""
+        self.store.write((), position)
+
+    def _plain(self, it: h.Input) -> h.Input:
+        """An engine that gives the reason back which it was told is not to be told twice."""
+        if not isinstance(it, h.Stopped):
+            return it
+        held = self.ledger.tasks.get(TaskKey(it.who.job, it.who.pipeline, it.who.task))
+        return replace(it, reason="") if held is not None and held.why and held.why == it.reason else it
 
     def heartbeat(self) -> records.Heartbeat:
         return heartbeat(self.ledger, self.now_ms(), self.settings)
@@ -154,7 +157,7 @@ class Decider:
             self.say(h.StageFailed(effect.who, effect.checkpoint, reason))
         elif isinstance(effect, h.Publish):
             who = (effect.job, effect.incarnation, effect.pipeline, effect.checkpoint)
-            self.say(h.PublishFailed(*who, reason, conclusive=effect.conclusive))
+            self.say(h.PublishFailed(*who, reason, tries=effect.tries, conclusive=effect.conclusive))
         elif isinstance(effect, h.RemoveStaging):
             self.say(h.StagingStuck(effect.job, effect.incarnation, reason))
         # A task that can't be told to stop is given up when its time is over.

@@ -150,7 +150,10 @@ class Tick(Value, frozen=True):
 
 
 class Reached(Value, frozen=True):
-    """Kafka has answered just now."""
+    """Kafka has answered just now. What it answered may have been sent long before, by a process that was frozen, or
+    over a network that was cut: whoever listens to the worker has heard it no later than that for certain."""
+
+    sent_at: int = 0  # 0: now
 
 
 class Restarted(Value, frozen=True):

@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from msgspec.structs import replace
 
 from events import records
-from events.cluster import Cluster
+from events.cluster import Cluster, refuses
 from events.codec import Codec
 from events.keys import shard_of
 from events.writer import OVERHEAD
@@ -29,6 +29,7 @@ MOST_WAITING = 10_000
 MOST_WAITING_KBYTES = 64 * 1024
 POLL_S = 0.1
 MENTION_EVERY_S = 10.0
+MOST_HEARTBEATS = 2  # unanswered: what was true when a broker went away is of no use when it is back
 
 
 class Sender:
@@ -39,6 +40,7 @@ class Sender:
         cluster: Cluster,
         codec: Codec,
         answered: Callable[[int], None],
+        failed: Callable[[Exception], None],
         now_ms: Callable[[], int],
         metrics: Metrics,
         *,
@@ -46,19 +48,26 @@ class Sender:
         timeout_ms: int,
     ) -> None:
         """`answered` is called, from a thread of the sender's, with the time at which something was sent that Kafka
-        has by now. What it does not take within `timeout_ms` is given up."""
+        has by now; `failed`, when nothing can be
+        sent any more, for good. What Kafka does not take within `timeout_ms` is given up."""
         self._cluster, self._codec, self._metrics = cluster, codec, metrics
-        self._answered, self._now_ms = answered, now_ms
+        self._answered, self._on_failure, self._now_ms = answered, failed, now_ms
         self._max_record_bytes, self._timeout_ms = max_record_bytes, timeout_ms
         self._topics = {name: cluster.topic(name) for name in (HEARTBEATS, REPORTS)}
         self._producer = self._new_producer()
+        self._made = 1  # clients so far: answers to an older one do not count
         self._fatal = False
         self._mention_at = 0.0
+        self._heartbeats, self._counting = 0, threading.Lock()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._listen, name="kafka-answers", daemon=True)
         self._thread.start()
 
     def heartbeat(self, heartbeat: records.Heartbeat) -> None:
+        """Left out while the ones before it are not answered."""
+        if self._heartbeats >= MOST_HEARTBEATS and not self._fatal:
+            self._metrics.heartbeats.labels("left out").inc()
+            return
         self._send(HEARTBEATS, 0, heartbeat.worker, self._codec.encode(heartbeat))
 
     def report(self, report: records.Report) -> None:
@@ -73,7 +82,10 @@ class Sender:
 
     def flush(self, patience_s: float) -> int:
         """Wait for Kafka's answers. How many there are still to come when patience is over."""
-        return int(self._producer.flush(patience_s))
+        deadline = time.monotonic() + patience_s  # the thread takes the answers, and knows what to make of errors
+        while (left := len(self._producer)) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        return left
 
     def close(self) -> None:
         self._closing.set()
@@ -81,16 +93,24 @@ class Sender:
 
     def _send(self, topic: str, partition: int, key: str, value: bytes) -> None:
         if self._fatal:  # the client says that this producer will never send again
-            self._fatal, self._producer = False, self._new_producer()
-        delivered = partial(self._delivered, topic, self._now_ms())
+            self._fatal, self._producer, self._made, self._heartbeats = False, self._new_producer(), self._made + 1, 0
+        delivered = partial(self._delivered, self._made, topic, self._now_ms())
         try:
             self._producer.produce(self._topics[topic], value, key.encode(), partition, delivered)
+            if topic == HEARTBEATS:
+                self._count(1)
         except BufferError:
             self._lost(topic, "queue full", "the client's queue is full")
         except KafkaException as failure:
             self._failed(topic, failure.args[0])
 
-    def _delivered(self, topic: str, sent_ms: int, error: KafkaError | None, _message: Message) -> None:
+    def _count(self, change: int) -> None:
+        with self._counting:
+            self._heartbeats += change
+
+    def _delivered(self, by: int, topic: str, sent_ms: int, error: KafkaError | None, _message: Message) -> None:
+        if topic == HEARTBEATS and by == self._made:
+            self._count(-1)
         if error is not None:
             self._failed(topic, error)
             return
@@ -99,9 +119,7 @@ class Sender:
         self._answered(sent_ms)
 
     def _failed(self, topic: str, error: KafkaError) -> None:
-        if error.fatal():
-            LOG.error("the client can't send any more and is made anew: %s (%s)", error.str(), error.name())
-            self._fatal = True
+        self._judge(error)
         self._lost(topic, "not delivered", f"{error.str()} ({error.name()})")
 
     def _lost(self, topic: str, reason: str, detail: str) -> None:
@@ -118,8 +136,30 @@ class Sender:
             LOG.warning("a report was not sent, and is repeated where it matters: %s: %s", reason, detail)
 
     def _listen(self) -> None:
-        while not self._closing.is_set():
+        try:
+            while not self._closing.is_set():
+                self._poll()
+        except Exception as error:  # told to the main thread, which ends the process
+            LOG.exception("Kafka's answers can't be taken any more")
+            self._on_failure(error)
+
+    def _poll(self) -> None:
+        try:
             self._producer.poll(POLL_S)
+        except (KafkaException, SystemError) as failure:
+            # A fatal error of the client is raised amid its callbacks: Python may call that a SystemError.
+            fatal = failure.__cause__ if isinstance(failure, SystemError) else failure
+            if not isinstance(fatal, KafkaException):
+                raise
+            self._judge(fatal.args[0])
+            self._closing.wait(POLL_S)  # until the main thread sends something, with a new client
+
+    def _judge(self, error: KafkaError) -> None:
+        if refuses(error):
+            self._on_failure(self._cluster.refusal("sending heartbeats and reports", error))
+        elif error.fatal():
+            LOG.error("the client can't send any more and is made anew: %s (%s)", error.str(), error.name())
+            self._fatal = True
 
     def _new_producer(self) -> Producer:
         return self._cluster.producer(

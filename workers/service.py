@@ -17,7 +17,7 @@ from types import FrameType
 from events.clock import SteadyClock, since_boot_s
 from events.cluster import Cluster
 from events.codec import Codec
-from events.errors import BrokerUnreachable
+from events.errors import BrokerUnreachable, DetentError
 from events.front import Front, Page, json_page
 from events.keys import shard_of
 from events.reader import PartitionReader
@@ -44,6 +44,10 @@ FLUSH_S = 5.0
 LAST_WORDS_S = 1.0
 ENGINE_CLOSE_S = 5.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 10.0
+
+
+class AddressTaken(DetentError):
+    """The address for the pages can't be had."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,14 @@ class Service:
     def run(self) -> int:
         """Until it is stopped, or a fault that only a person can mend. Returns the exit code. Raises DetentError when
         it can't start."""
-        self.front.start()
+        try:
+            self.front.start()
+        except OSError as error:
+            host, port = self.settings.host, self.settings.port
+            raise AddressTaken(
+                f"the worker can't show its health at {host}:{port}: {error}. Set worker.health_address to an address "
+                "of this machine; port 0 is any free one."
+            ) from error
         try:
             LOG.info(
                 "starts worker=%s instance=%s address=%s", self.worker, self.settings.core.instance, self.front.address
@@ -162,9 +173,13 @@ class Service:
             slots=settings.core.slots,
             options=settings.engine_options,
         )
-        self._engine = settings.engine(around)
+        try:
+            self._engine = settings.engine(around)
+        except BaseException:
+            store.close()
+            raise
         self._sender = Sender(
-            self.cluster, codec, inbox.answered, self._clock.now_ms, self.metrics,
+            self.cluster, codec, inbox.answered, inbox.fail, self._clock.now_ms, self.metrics,
             max_record_bytes=settings.topics.max_record_bytes,
             timeout_ms=max(1000, min(settings.core.lease_ms, 5000)),
         )  # fmt: skip

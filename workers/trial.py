@@ -101,9 +101,13 @@ def _published(effect: h.Publish, may_publish: MayPublish) -> h.Published | h.Pu
             rows += Lines(sink, effect.job, effect.incarnation).publish(effect, may_publish)
         return h.Published(*who, rows)
     except PublishRefused as refused:
-        return h.PublishFailed(*who, str(refused), lasting=refused.lasting, conclusive=effect.conclusive)
+        return h.PublishFailed(
+            *who, str(refused), lasting=refused.lasting, tries=effect.tries, conclusive=effect.conclusive
+        )
     except Exception as error:  # noqa: BLE001  somebody waits for an answer, whatever it is
-        return h.PublishFailed(*who, f"{type(error).__name__}: {error}", conclusive=effect.conclusive)
+        return h.PublishFailed(
+            *who, f"{type(error).__name__}: {error}", tries=effect.tries, conclusive=effect.conclusive
+        )
 
 
 def _removed(effect: h.RemoveStaging) -> h.StagingGone | h.StagingStuck:

@@ -333,17 +333,24 @@ def hang(stage: Stage, job: str, pipeline: str, task: str, how: str, ms: str) ->
     (stage.stuck if how == "hang" else stage.deaf)[found[-1][1].who] = stage.now + int(ms)
 
 
-@ACTIONS.means(r"let the sink refuse (?:(\d+) times|(for good))")
-def refuse(stage: Stage, times: str | None, for_good: str | None) -> None:
-    if for_good:
-        stage.refuses_for_good = True
-    else:
-        stage.wills["sink refuses"] += int(times or 0)
+@ACTIONS.means(r"let the sink refuse (\d+) times")
+def refuse(stage: Stage, times: str) -> None:
+    stage.wills["sink refuses"] += int(times)
 
 
-@ACTIONS.means(r"let publishing take (\d+) ms")
-def publish_slowly(stage: Stage, ms: str) -> None:
-    stage.publish_ms = int(ms)
+@ACTIONS.means(r"let the sink refuse (?:(w\d) )?for good")
+def refuse_for_good(stage: Stage, worker: str | None) -> None:
+    stage.refuses |= {one.name for one in stage.workers if one.name == (worker or one.name)}
+
+
+@ACTIONS.means(r"let the sink accept again")
+def accept_again(stage: Stage) -> None:
+    stage.refuses.clear()
+
+
+@ACTIONS.means(r"let publishing(?: by (w\d))? take (\d+) ms")
+def publish_slowly(stage: Stage, worker: str | None, ms: str) -> None:
+    stage.publish_ms |= {one.name: int(ms) for one in stage.workers if one.name == (worker or one.name)}
 
 
 @ACTIONS.means(r"let staging not be removable (\d+) times?")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
 from coordinator.state import entity_of
-from events.records import Deploy, Event, Task
+from events.records import Checkpoint, Deploy, Event, Task
 from tests.scenarios.conditions import ENTITY, TASK
 from tests.scenarios.phrases import Phrases
 from tests.scenarios.stage import Stage
@@ -95,6 +95,12 @@ def so_often(stage: Stage, pattern: str, transition: str, times: str | None, som
     return "" if good else f"it was {found} times"
 
 
+@ENDINGS.means(rf"{ENTITY} is (\w+) saying “(.+)”")
+def saying(stage: Stage, entity: str, transition: str, words: str) -> str:
+    said = [getattr(event.state, "reason", "") for event in transitions(stage, entity, transition)]
+    return "" if said and all(words in reason for reason in said) else f"it says {said}"
+
+
 @ENDINGS.means(r"(\w+) ends because .*“(.+)”.*")
 def ends_because(stage: Stage, job: str, words: str) -> str:
     assert stage.trace is not None
@@ -131,6 +137,13 @@ def no_key(stage: Stage, job: str) -> str:
 def leader_changes(stage: Stage, times: str) -> str:
     found = len(transitions(stage, "leader/0", "elected")) - 1
     return "" if found == int(times) else f"it changed {found} times"
+
+
+@ENDINGS.means(r"no number of a checkpoint of (\w+/\d+) is used twice")
+def numbers_only_grow(stage: Stage, pipeline: str) -> str:
+    triggered = transitions(stage, f"pending/{pipeline}", "triggered")
+    numbers = [(e.incarnation, e.state.id) for e in triggered if isinstance(e.state, Checkpoint)]
+    return "" if numbers and numbers == sorted(set(numbers)) else f"triggered were {numbers}"
 
 
 @ENDINGS.means(r"no event comes from a sweep")

@@ -56,6 +56,8 @@ class Script(Stage):
         if not self.is_idle():
             self.idle_since = self.now
         idle = self.now - self.idle_since
+        if statement.when == "after":
+            return False  # time always comes
         if self.crashes:
             return idle > 0 or self.now - self.since > PATIENCE_MS
         if idle > IDLE_MS or self.now - self.since > 4 * PATIENCE_MS:

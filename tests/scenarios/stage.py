@@ -23,8 +23,8 @@ from tests.simulation.world import BEGIN_MS, STEP_MS, Died, Process, World
 from workers import happenings as h
 from workers.ledger import Identity
 
-BACK_MS = 300  # how soon a killed process is there again
-QUIET_STEPS = 8  # so long nothing may happen at the end
+BACK_MS = 200  # how soon a killed process is there again
+QUIET_STEPS = 4  # so long nothing may happen at the end
 LONGEST_MS = 30_000
 
 
@@ -86,8 +86,9 @@ class StoryWorker(Worker):
         self.world.say(self.name, effect)
         if isinstance(effect, h.StartTask):
             self.began_from[effect.who] = effect.deploy.checkpoint
-        if isinstance(effect, h.Publish) and self.world.publish_ms:
-            self.publishing.append((self.now + self.world.publish_ms, effect))
+        slowly = self.world.publish_ms.get(self.name, 0)
+        if isinstance(effect, h.Publish) and slowly:
+            self.publishing.append((self.now + slowly, effect))
         else:
             super().act(effect)
 
@@ -96,6 +97,10 @@ class StoryWorker(Worker):
             self.late.remove((at, order))
             self.give(order)
         super().step()
+
+    def publish(self) -> None:
+        self.world.publisher = self.name
+        super().publish()
 
     def follow_orders(self) -> None:
         found, position = self.orders.read(self.position)
@@ -152,9 +157,10 @@ class Stage(World):
         self.deaf: dict[Identity, int] = {}
         self.dropped: dict[tuple[str, int, int], int] = {}
         self.forgets = ""
-        self.refuses_for_good = False
+        self.refuses: set[str] = set()  # workers that the sink refuses for good
         self.next_commit = ""
-        self.publish_ms = 0
+        self.publish_ms: dict[str, int] = {}
+        self.publisher = ""  # who is at it
         self.notes: list[str] = []
         self.differences: list[Difference] = []
         self.back_ms = 0  # how soon the one that dies next is there again, if not as all
@@ -231,7 +237,7 @@ class Stage(World):
         return True
 
     def is_refused(self, effect: h.Publish) -> bool:
-        return self.refuses_for_good
+        return self.publisher in self.refuses
 
     def fate_of(self, message: Any) -> Fate | None:
         for fate in self.fates:
@@ -338,7 +344,7 @@ class Stage(World):
 
     def run(self) -> None:
         quiet = 0
-        while quiet < QUIET_STEPS or not (self.is_clean() or quiet > 20 * QUIET_STEPS):
+        while quiet < QUIET_STEPS or not (self.is_clean() or quiet > 40 * QUIET_STEPS):
             quiet = quiet + 1 if self.is_over() else 0
             self.step()
             if self.now > BEGIN_MS + LONGEST_MS:

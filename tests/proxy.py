@@ -1,0 +1,156 @@
+"""A TCP proxy on loopback that can stop forwarding, refuse, and delay: a network that a test can cut.
+
+Kafka's clients go where the broker says it is, not where they first connected. So the broker gets a second listener
+that is reached through the proxy and is announced at the proxy's port: `proxied_broker`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from events import broker_launch, embedded
+from events.broker_settings import HOST, find_free_port, server_properties
+from events.embedded import EmbeddedBroker
+
+CHUNK = 64 * 1024
+
+
+class Proxy:
+    """Forwards from `port` to `target`. One thread with an event loop; the methods are for any other thread."""
+
+    def __init__(self, target: int) -> None:
+        self.target, self.port = target, 0
+        self.connections = 0
+        self._delay_s = 0.0
+        self._loop = asyncio.new_event_loop()
+        self._open = asyncio.Event()
+        self._open.set()
+        self._refusing = False
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="proxy", daemon=True)
+        self._thread.start()
+        assert self._ready.wait(10)
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    def hold(self) -> None:
+        """Connections stay and are made, and nothing passes: a cable that was pulled."""
+        self._call(self._open.clear)
+
+    def refuse(self) -> None:
+        """Connections end, and new ones end at once."""
+        self._call(self._refuse)
+
+    def delay(self, seconds: float) -> None:
+        """What passes from now on does so that much later."""
+        self._delay_s = seconds
+
+    def heal(self) -> None:
+        self._delay_s = 0.0
+        self._call(self._heal)
+
+    def close(self) -> None:
+        self._call(self._loop.stop)
+        self._thread.join(10)
+
+    def _call(self, what: object) -> None:
+        self._loop.call_soon_threadsafe(what)  # type: ignore[arg-type]
+
+    def _refuse(self) -> None:
+        self._refusing = True
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+    def _heal(self) -> None:
+        self._refusing = False
+        self._open.set()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        # Below the ports of outgoing connections, as the broker's own: see events/broker_settings.py.
+        self.port = find_free_port({self.target})
+        server = self._loop.run_until_complete(asyncio.start_server(self._serve, HOST, self.port))
+        self._ready.set()
+        self._loop.run_forever()
+        server.close()
+        self._refuse()
+        self._loop.run_until_complete(_end_all())
+        self._loop.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._refusing:
+            writer.transport.abort()
+            return
+        self.connections += 1
+        self._writers.add(writer)
+        there: asyncio.StreamWriter | None = None
+        try:
+            answers, there = await asyncio.open_connection(HOST, self.target)
+            self._writers.add(there)
+            both = [
+                asyncio.ensure_future(self._pass(reader, there)),
+                asyncio.ensure_future(self._pass(answers, writer)),
+            ]
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            for passing in both:
+                passing.cancel()
+        except OSError:
+            pass  # the broker is away: the client sees its connection end
+        finally:
+            for end in (writer, there):
+                if end is not None:
+                    self._writers.discard(end)
+                    end.transport.abort()
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(CHUNK):
+                if self._delay_s:
+                    await asyncio.sleep(self._delay_s)
+                await self._open.wait()
+                writer.write(data)
+                await writer.drain()
+        except OSError:
+            return  # an end of the connection is gone; the other follows
+
+
+async def _end_all() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.sleep(0)
+
+
+@contextmanager
+def proxied_broker(state_dir: Path) -> Iterator[tuple[EmbeddedBroker, Proxy]]:
+    """A broker of one's own that can be reached directly (`bootstrap_servers`) and through the proxy (`address`)."""
+    behind = find_free_port(set())
+    proxy = Proxy(behind)
+
+    def with_a_second_listener(ports: object, overrides: object, data: str = "data") -> str:
+        text = server_properties(ports, overrides, data)  # type: ignore[arg-type]
+        given = dict(line.split("=", 1) for line in text.splitlines())
+        more = {
+            "listeners": f"{given['listeners']},PROXIED://{HOST}:{behind}",
+            "advertised.listeners": f"{given['advertised.listeners']},PROXIED://{proxy.address}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "inter.broker.listener.name": "PLAINTEXT",
+        }
+        return "".join(f"{name}={value}\n" for name, value in (given | more).items())
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(broker_launch, "server_properties", with_a_second_listener)
+        with EmbeddedBroker(state_dir) as broker:
+            yield broker, proxy
+    embedded.stop(state_dir)
+    proxy.close()

@@ -1,0 +1,41 @@
+"""The end of a log as a new leader must see it: nothing before it is undecided."""
+
+from __future__ import annotations
+
+import pytest
+
+from events.cluster import Cluster
+from events.codec import Codec
+from events.embedded import EmbeddedBroker
+from events.ends import LogUndecided, decided_end
+from events.topics import ensure_topics
+from tests.logs import a_writer, own_cluster, tasks, transaction
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture
+def cluster(broker: EmbeddedBroker) -> Cluster:
+    cluster = own_cluster(broker.bootstrap_servers)
+    ensure_topics(cluster)
+    return cluster
+
+
+def test_the_end_counts_everything_once_the_writer_is_fenced(cluster: Cluster) -> None:
+    with a_writer(cluster) as writer:
+        last = writer.commit(transaction(Codec(), tasks(0, 10)))
+    a_writer(cluster).close()
+    assert decided_end(cluster.admin(), cluster, "events", 0) > last
+
+
+def test_an_open_transaction_that_nobody_ends_is_told_and_not_passed_over(cluster: Cluster) -> None:
+    other = cluster.producer(transactional_id="somebody-else", transaction_timeout_ms=60_000)
+    other.init_transactions(30)
+    other.begin_transaction()
+    other.produce(cluster.topic("events"), b"open", b"key", 0)
+    assert other.flush(10) == 0
+    a_writer(cluster).close()
+    with pytest.raises(LogUndecided, match=r"is decided up to offset 0 and goes on to 1: .*find-hanging --topic"):
+        decided_end(cluster.admin(), cluster, "events", 0, patience_s=0.5)
+    other.abort_transaction(30)
+    assert decided_end(cluster.admin(), cluster, "events", 0) == 2
