@@ -31,8 +31,8 @@ SETTINGS: dict[str, object] = {
     "worker.heartbeat_ms": 100, "worker.slots": 16, "worker.repeat_ms": 300, "worker.lease_ms": 30_000,
     "coordinator.lease_ms": 30_000, "coordinator.sweep_ms": 200,
 }  # fmt: skip
-# Who stands by takes over from a leader that is killed at once, and from a silent one only in tests that are about that:
-# so a test can freeze a leader to hold a moment, and a busy machine changes no leaders.
+# Who stands by takes over from a leader that is killed at once, and from a silent one only in tests about that: so that
+# a test can freeze a leader to hold a moment, and a busy machine changes no leaders.
 PATIENT = {"coordinator.detection_ms": 60_000}
 ENV = {"checkpoint": {"interval_ms": 200, "timeout_ms": 20_000}, "cleanup_delay_ms": 60_000,
        "restart": {"retries": 10, "backoff_ms": 50}, "commit": {"backoff_ms": 100, "max_backoff_ms": 500}}  # fmt: skip
@@ -172,9 +172,12 @@ class Scene:
 
     def until_gone(self, job: str) -> None:
         """Cleaned up: nothing is left of it but its summary."""
-        kinds = ("summary",)
-        self.until(lambda: not [k for k in self.look.known if k.split("/")[1:2] == [job] and k.split("/")[0] not in kinds],
-                   f"{job} to be cleaned up")  # fmt: skip
+
+        def left() -> list[str]:
+            mine = [key for key in self.look.known if key.split("/")[1:2] == [job]]
+            return [key for key in mine if not key.startswith("summary/")]
+
+        self.until(lambda: not left(), f"{job} to be cleaned up")
 
     def event(self, key: str) -> Event:
         return self.look.known[key]

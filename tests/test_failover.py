@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from events.embedded import EmbeddedBroker
 from events.records import (
@@ -64,15 +65,17 @@ def a_task(known: dict[str, Event], job: str, number: int = 0) -> Task:
 def test_D1_K_a_deploy_order_for_a_task_that_never_stopped_does_not_touch_it(where: tuple[str, Path]) -> None:
     """A rolling restart of the coordinators, and then the order once more."""
     with a_scene(*where) as scene:
-        scene.submit("a", numbers("in", 3000, rate=700))
+        scene.submit("a", numbers("in", rate=300))
         scene.until_job("a", "RUNNING")
         for _ in range(2):
             assert scene.kill_leader().before["task/a/0/0"].to == "RUNNING"
-        ((record, _),) = scene.deploys("a")
+        ((record, order),) = scene.deploys("a")
         answered = len(scene.said("a", TaskRunning))
-        scene.again(record)
+        now = replace(order, epoch=scene.event("leader/0").epoch)  # the new leader's own
+        scene.again(record._replace(value=scene.fleet.codec.encode(now)))
         scene.until(lambda: len(scene.said("a", TaskRunning)) > answered, "an answer to the order")
         assert scene.look.state("task/a/0/0") == "RUNNING"
+        scene.send("a", Stop())
         scene.until_job("a", "FINISHED")
         assert scene.starts("a") == [("w0", 1)]
 
@@ -127,9 +130,10 @@ def test_D7_K_a_task_that_is_stuck_is_seen_and_started_anew_or_shown_for_as_long
         scene.until(lambda: scene.look.state("task/shown/0/0") and stalled(scene.look.known), "the stall to be seen")
         assert 'detent_worker_tasks{phase="RUNNING"}' in scene.workers["w0"].page("/metrics")[1]
         assert stalled(scene.kill_leader().before)
-        record, _ = scene.deploys("shown")[0]
+        record, order = scene.deploys("shown")[0]
         answered = len(scene.said("shown", TaskRunning))
-        scene.again(record)
+        now = replace(order, epoch=scene.event("leader/0").epoch)
+        scene.again(record._replace(value=scene.fleet.codec.encode(now)))
         scene.until(lambda: len(scene.said("shown", TaskRunning)) > answered, "an answer: it runs")
         assert stalled(scene.look.known)
         scene.until_job("anew", "FINISHED")
@@ -140,13 +144,15 @@ def test_D7_K_a_task_that_is_stuck_is_seen_and_started_anew_or_shown_for_as_long
 
 def test_D9_K_a_worker_that_was_killed_tells_at_once_what_it_lost(where: tuple[str, Path]) -> None:
     with a_scene(*where, worker__lease_ms=600_000, coordinator__lease_ms=600_000) as scene:
-        scene.submit("a", numbers("in", 2000, rate=1000))
+        scene.submit("a", numbers("in", rate=1000))
         committed = scene.until_committed("a")
         scene.workers["w0"].kill()
         scene.look.follow()
         assert scene.look.state("task/a/0/0") == "RUNNING"
         scene.worker("w0")
         scene.until(lambda: scene.event("task/a/0/0").attempt == 2, "the next attempt")
+        scene.until_committed("a", committed + 2)
+        scene.send("a", Stop())
         scene.until_job("a", "FINISHED")
         order = next(order for _, order in scene.deploys("a") if order.attempt == 2)
         assert order.action.checkpoint >= committed  # type: ignore[union-attr]
@@ -191,6 +197,7 @@ def not_triggered(scene: Scene) -> None:
 
 def pending(scene: Scene) -> None:
     """One of the tasks can't acknowledge it: its worker is frozen."""
+    scene.led()
     sources = numbers("one", 50), numbers("two", 500, rate=500)
     scene.submit("b", *sources, checkpoint={"interval_ms": 60_000})
     scene.until(lambda: "ready/b/0/0" in scene.look.known, "the first task to be ready")
@@ -205,6 +212,7 @@ def pending(scene: Scene) -> None:
 
 
 def not_committed(scene: Scene) -> None:
+    scene.led()
     scene.submit("c", numbers("one", 50), sink={"slow_publish_ms": 1000}, checkpoint={"interval_ms": 60_000})
     scene.until(lambda: scene.look.state("checkpoint/c/0") == "COMPLETED", "the final checkpoint to be completed")
     before = scene.kill_leader(again=False).before
@@ -248,8 +256,7 @@ def test_T2_K_the_cleanup_survives_two_leaders_that_die_during_its_delay(where: 
 
 
 def test_T7_K_a_job_that_loses_its_worker_and_has_no_retries_fails_and_leaves_nothing(where: tuple[str, Path]) -> None:
-    leases = {"worker__lease_ms": 1500, "coordinator__lease_ms": 1500}
-    with a_scene(*where, workers=2, **leases) as scene:
+    with a_scene(*where, workers=2, worker__lease_ms=1500, coordinator__lease_ms=1500) as scene:
         never = {"interval_ms": 600_000}
         scene.submit("a", numbers("in", rate=500), restart={"retries": 0}, checkpoint=never, cleanup_delay_ms=1000)
         scene.until_job("a", "RUNNING")
@@ -397,7 +404,7 @@ def test_B2_K_whatever_failed_before_a_job_goes_on_from_its_newest_committed_che
 def test_B5_K_a_record_that_can_not_be_read_ends_its_job_and_no_other(where: tuple[str, Path]) -> None:
     with a_scene(*where) as scene:
         for job in ("a", "b"):
-            scene.submit(job, numbers("in", 3000, rate=1000))
+            scene.submit(job, numbers("in", rate=500))
             scene.until_committed(job)
         place = plant(scene, b"task/a/0/0", b"\xc3\x01 what is this?")
         takeover = scene.kill_leader(again=False)
@@ -407,6 +414,7 @@ def test_B5_K_a_record_that_can_not_be_read_ends_its_job_and_no_other(where: tup
         assert isinstance(ended, Job)
         assert ended.quarantined
         assert "task/a/0/0 can't be read" in ended.reason
+        scene.send("b", Stop())
         scene.until_job("b", "FINISHED")
         scene.until(lambda: scene.recorder.log.partition("dead-letters", 0), "the dead letter")
         letter: DeadLetter = decoded(scene.fleet.codec, scene.recorder.log.partition("dead-letters", 0)[0], DeadLetter)
@@ -421,7 +429,7 @@ def plant(scene: Scene, key: bytes, value: bytes) -> tuple[str, int, int]:
     producer.begin_transaction()
     offsets: list[int] = []
     topic = scene.cluster.topic("events")
-    producer.produce(topic, value, key, 0, on_delivery=lambda _, message: offsets.append(message.offset()))
+    producer.produce(topic, value, key, 0, on_delivery=lambda _, message: offsets.append(message.offset() or 0))
     producer.commit_transaction(30)
     scene.planted.append(("events", 0, offsets[0]))
     return scene.planted[-1]
