@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from events.cluster import Cluster
 from events.codec import Codec
-from events.errors import Place
+from events.errors import Place, UnreadableRecord
 from events.keys import shard_of
 from events.reader import PartitionReader, offset_of
 from events.records import Command, CommandAction, Event, Outcome, Submit
@@ -140,10 +140,10 @@ class Fleet:
             if kind is not None:
                 sys.stderr.write(f"--- the end of what {child.name} said\n{child.said()[-3000:]}\n")
 
-    def coordinator(self, name: str, *, launch: Launch = PLAIN, **settings: object) -> Child:
+    def coordinator(self, name: str, launch: Launch = PLAIN, /, **settings: object) -> Child:
         return self._start("coordinator", name, settings, launch)
 
-    def worker(self, name: str, *, launch: Launch = PLAIN, **settings: object) -> Child:
+    def worker(self, name: str, launch: Launch = PLAIN, /, **settings: object) -> Child:
         return self._start("worker", name, settings, launch)
 
     def _start(self, kind: str, name: str, settings: dict[str, object], launch: Launch) -> Child:
@@ -231,7 +231,7 @@ class Look:
             for message in reader.poll(timeout_s):
                 key, value = (message.key() or b"").decode(), message.value()
                 place = Place("events", reader.partition, offset_of(message))
-                event = None if value is None else self._codec.decode(value, Event, place)
+                event = self._event(value, place)
                 new.append(Seen(reader.partition, place.offset, key, event, time.monotonic()))
                 if event is None:
                     self.known.pop(key, None)
@@ -239,6 +239,13 @@ class Look:
                     self.known[key] = event
         self.seen += new
         return new
+
+    def _event(self, value: bytes | None, place: Place) -> Event | None:
+        """What can't be read is as good as gone."""
+        try:
+            return None if value is None else self._codec.decode(value, Event, place)
+        except UnreadableRecord:
+            return None
 
     def until(self, wanted: Callable[[], T], what: str, limit_s: float = 60.0) -> T:
         def look() -> T:
