@@ -1,5 +1,7 @@
 """The scenarios marked K, on a real broker with real processes that are killed with -9, frozen and woken.
 
+In work, and not yet part of the tests: run it with `python -m pytest tests/failover.py`.
+
 Each test shows by the log that it hit the moment that it names, and ends with the oracle (tests/oracle), which judges
 the whole run by the log and the output. Deadlines here are for hanging; no test asserts a time.
 """
