@@ -387,7 +387,7 @@ class World:
     def is_over(self) -> bool:
         if self.now <= BEGIN_MS + FAULTS_FOR_MS or self.plan or self.down or self.on_the_way:
             return False
-        if not self.checker.is_quiet():
+        if not self.checker.is_quiet() or any(worker.publishing or worker.removing for worker in self.workers):
             return False
         away = max([*self.cut_until.values(), *(process.asleep_until for process in self.processes)], default=0)
         return away <= self.now
