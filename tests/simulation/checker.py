@@ -261,6 +261,7 @@ class Checker:
         for worker in world.workers:
             self.must(not worker.loops, f"{worker.name} still runs {list(worker.loops)[:3]}")
             held = [*worker.ledger.tasks, *worker.ledger.publications, *worker.ledger.removals]
+            held = [key for key in held if key.job not in world.rotted]
             self.must(not held, f"the ledger of {worker.name} still holds {held[:3]}")
         for job, rows in self.rows_at_end.items():
             now = len(world.data.published.get(job, ()))

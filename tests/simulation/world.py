@@ -71,6 +71,7 @@ class World:
         self.beaten = 0
         self.starts: Counter[Identity] = Counter()
         self.refused: set[tuple[str, int, int, int]] = set()
+        self.rotted: set[str] = set()  # jobs of which a record has rotted: who held an order for it may be forgotten
         rng = self.rng
         self.die_at = {rng.randint(1, 3000) for _ in range(rng.randint(0, 8))}
         self.lost_at = {rng.randint(1, 150) for _ in range(rng.randint(0, 5))}
@@ -237,6 +238,7 @@ class World:
             kind = "task" if "task" in kinds and self.rng.random() < 0.4 else self.rng.choice(kinds)
             record = self.rng.choice([r for r in jobs if entity_of(r.key).kind == kind])
             self.count(f"{kind} record rots")
+            self.rotted.add(record.value.job)
             if kind == "command":
                 self.checker.outcomes.pop(str(entity_of(record.key).parts[1]))  # who asks for it can't read it either
             elif isinstance(record.value.state, Summary):
