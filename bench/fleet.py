@@ -134,11 +134,12 @@ class Fleet:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for child in self.children:
+            how = "lived" if child.alive else f"ended with {child.process.returncode}"
             if child.alive:
                 child.wake()
                 child.kill()
             if kind is not None:
-                sys.stderr.write(f"--- the end of what {child.name} said\n{child.said()[-3000:]}\n")
+                sys.stderr.write(f"--- {child.name} {how}; the end of what it said\n{child.said()[-3000:]}\n")
 
     def coordinator(self, name: str, launch: Launch = PLAIN, /, **settings: object) -> Child:
         return self._start("coordinator", name, settings, launch)
@@ -159,7 +160,7 @@ class Fleet:
         command = [*launch.program, kind, "--id", name]
         command += [part for key, value in given.items() for part in ("--set", f"{key}={value}")]
         log = self.directory / f"{name}-{uuid.uuid4().hex[:6]}.log"
-        environment = os.environ | {"DETENT_CONFIG": ""} | dict(launch.environment)
+        environment = os.environ | {"DETENT_CONFIG": "", "PYTHONFAULTHANDLER": "1"} | dict(launch.environment)
         with log.open("wb") as file:
             process = subprocess.Popen(command, stdout=file, stderr=file, env=environment)
         child = Child(name, process, log)

@@ -33,7 +33,7 @@ from events.records import (
 )
 from tests.logs import a_writer
 from tests.oracle.facts import decoded
-from tests.scenes import Scene, a_scene, numbers
+from tests.scenes import EAGER, Scene, a_scene, numbers
 
 pytestmark = pytest.mark.broker
 
@@ -331,7 +331,7 @@ def test_O2_K_the_transaction_that_completes_the_last_task_aborts(where: tuple[s
         scene.until(lambda: len(scene.said("b", TaskReady)) >= 3, "the worker to repeat its report")
         scene.look.follow()
         assert marked(scene.look.known, "b") == 0
-        scene.coordinator("c1", **{"coordinator.detection_ms": 200})
+        scene.coordinator("c1", **EAGER)
         scene.until_job("b", "FINISHED")
         assert scene.count("ready/a/0/0", "READY") == scene.count("ready/b/0/0", "READY") == 1
 

@@ -33,7 +33,8 @@ SETTINGS: dict[str, object] = {
 }  # fmt: skip
 # Who stands by takes over from a leader that is killed at once, and from a silent one only in tests about that: so that
 # a test can freeze a leader to hold a moment, and a busy machine changes no leaders.
-PATIENT = {"coordinator.detection_ms": 60_000}
+PATIENT: dict[str, object] = {"coordinator.detection_ms": 60_000}
+EAGER: dict[str, object] = {"coordinator.detection_ms": 200}
 ENV = {"checkpoint": {"interval_ms": 200, "timeout_ms": 20_000}, "cleanup_delay_ms": 60_000,
        "restart": {"retries": 10, "backoff_ms": 50}, "commit": {"backoff_ms": 100, "max_backoff_ms": 500}}  # fmt: skip
 
@@ -73,13 +74,12 @@ class Scene:
 
     def start(self, coordinators: int = 2, workers: int = 1) -> None:
         """The first one leads, the others stand by."""
-        self.coordinator("c0", **{"coordinator.detection_ms": 200})
-        for number in range(1, coordinators):
-            self.coordinator(f"c{number}")
+        for number in range(coordinators):
+            self.coordinator(f"c{number}", **({} if number else EAGER))
         for number in range(workers):
             self.worker(f"w{number}")
         self.ready()
-        for shard in range(self.cluster.shards):
+        for shard in range(self.cluster.shards if coordinators else 0):
             self.led(shard)
 
     def coordinator(self, name: str, *launch: Any, **settings: object) -> Child:
