@@ -120,6 +120,8 @@ def _create(
             if refuses(why):
                 doing = f"creating the topic {name} (there is none, or none that this user may see)"
                 raise cluster.refusal(doing, why) from error
+            if passes(why):
+                raise cluster.no_answer(f"creating the topic {name}", patience_s) from error
             if why.code() != KafkaError.TOPIC_ALREADY_EXISTS:  # another process was faster
                 raise DetentError(f"the topic {name} could not be created: {why.str()}") from error
 

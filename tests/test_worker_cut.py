@@ -198,7 +198,7 @@ def test_a_worker_that_waits_for_its_broker_can_be_stopped(cluster: Cluster, pro
 
 def test_a_slow_network_costs_nothing_but_time(cluster: Cluster, script: Script, proxy: Proxy, tmp_path: Path) -> None:
     puppet = Puppet()
-    with inside(cluster, tmp_path, puppet, lease_ms=LEASE_MS) as worker:
+    with inside(cluster, tmp_path, puppet, lease_ms=30_000) as worker:
         script.heard()
         proxy.delay(0.15)
         for attempt in range(1, 4):
