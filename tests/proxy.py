@@ -124,6 +124,8 @@ class Proxy:
 
 
 async def _end_all() -> None:
+    for _ in range(5):  # a connection that was just accepted takes its first step, and is turned away by it
+        await asyncio.sleep(0)
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()
