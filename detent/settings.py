@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from detent.masking import shown_entry, shown_text
+from events.masking import shown_entry, shown_text
 
 SECOND_MS, HOUR_MS, DAY_MS = 1000, 3_600_000, 86_400_000
 MIB = 1024 * 1024
@@ -253,7 +253,7 @@ class Worker(Section, frozen=True):
     spark: Spark = Spark()
 
 
-class Api(Section, frozen=True):
+class Web(Section, frozen=True):
     """REST, metrics and the web page."""
 
     host: Annotated[
@@ -262,8 +262,22 @@ class Api(Section, frozen=True):
     ] = "127.0.0.1"
     port: Annotated[int, number(0, 65_535, "The port it listens on. 0: any free one.")] = 8460
     token_file: Annotated[
-        str, text("A file with the token that requests must carry. Empty: none is asked for.", may_be="a file's path")
+        str,
+        text(
+            "A file with the token of those who may operate. Empty: none is asked for, on loopback only.",
+            may_be="a file's path",
+        ),
     ] = ""
+    read_token_file: Annotated[
+        str, text("A file with the token of those who may only look. Empty: there is none.", may_be="a file's path")
+    ] = ""
+    names: Annotated[
+        list[str],
+        Meta(
+            description="Names, besides its address, that it may be asked by: of a proxy in front of it, for instance.",
+            extra={"may_be": "hosts' names, without ports", "each": r"[\w.-]+"},
+        ),
+    ] = []
 
 
 class Log(Section, frozen=True):
@@ -293,7 +307,7 @@ class Settings(Section, frozen=True):
     kafka: Kafka = Kafka()
     coordinator: Coordinator = Coordinator()
     worker: Worker = Worker()
-    api: Api = Api()
+    web: Web = Web()
     log: Log = Log()
 
     def coordinator_dir(self) -> PurePath:

@@ -15,7 +15,6 @@ from typing import Annotated, Any
 
 import msgspec
 
-from detent.masking import MASK, shown_entry, shown_text
 from detent.settings import (
     ALWAYS_OURS,
     BY_NAME,
@@ -40,6 +39,7 @@ from detent.settings_sources import (
     from_flags,
     read_text,
 )
+from events.masking import MASK, shown_entry, shown_text
 
 DEFAULT = "default"
 REFERENCE = re.compile(r"\$\{(\w+):([^}]*)\}")

@@ -8,9 +8,9 @@ from typing import Any, Literal
 from hypothesis import strategies as st
 
 import tests.strategies  # noqa: F401  (registers the profiles)
-from detent.masking import MASK, SECRET_INSIDE, is_secret, shown_text
 from detent.settings import ALWAYS_OURS, BY_NAME, CATALOGUE, TABLES, Setting
 from detent.settings_load import REFERENCE
+from events.masking import MASK, SECRET_INSIDE, is_secret, shown_text
 
 PROPERTIES = ("security.protocol", "linger.ms", "ssl.ca.location", "debug", "client.id", "https.proxy", "log_level")
 SECRETS = ("sasl.password", "sasl.username", "ssl.key.password", "ssl.key.pem")

@@ -44,13 +44,13 @@ def directory(tmp_path: Path) -> Path:
 
 
 def test_show_is_a_file_with_the_origin_behind_each_line(directory: Path) -> None:
-    shown = detent(directory, "config", "show", "--set", "api.port=1", DETENT_COORDINATOR__BEAT_MS="50")
+    shown = detent(directory, "config", "show", "--set", "web.port=1", DETENT_COORDINATOR__BEAT_MS="50")
     assert (shown.returncode, shown.stderr) == (0, "")
     lines = {line.split("=")[0].strip(): line.split("  # ")[1] for line in shown.stdout.splitlines()}
     assert lines["state_dir"] == "detent.toml:1"
     assert lines["coordinator.detection_ms"] == "detent.toml:6"
     assert lines["coordinator.beat_ms"] == "DETENT_COORDINATOR__BEAT_MS"
-    assert lines["api.port"] == "--set"
+    assert lines["web.port"] == "--set"
     assert lines["worker.slots"] == "default"
     document = tomllib.loads(shown.stdout)
     assert document["kafka"]["sasl.password"] == "${file:secret}"

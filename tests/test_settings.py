@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detent.masking import MASK
 from detent.settings import BY_NAME, CATALOGUE, Settings, parse_address, parse_shards
 from detent.settings_load import Loaded, load
 from detent.settings_sources import SettingsError, UnreadableFile, flag, lines_of
 from detent.settings_text import json_text, page, toml_key, toml_lines, toml_value
 from events.cluster import Cluster
+from events.masking import MASK
 from events.topics import TopicSettings
 from tests.settings_strategies import ENVIRON, allowed_settings, value_of
 from workers import happenings
@@ -99,22 +99,22 @@ def test_the_strongest_source_that_says_something_counts(data: st.DataObject) ->
 
 
 def test_which_file_is_read() -> None:
-    named, other = written("api.port = 1", "named.toml"), written("api.port = 2", "other.toml")
+    named, other = written("web.port = 1", "named.toml"), written("web.port = 2", "other.toml")
     environ = {"DETENT_CONFIG": str(other)}
-    assert load(None, {}, []).settings.api.port == 8460
-    written("api.port = 3")
-    assert load(None, {}, []).settings.api.port == 3
-    assert load(None, environ, []).origin["api.port"] == "other.toml:1"
-    assert load(named, environ, []).origin["api.port"] == "named.toml:1"
+    assert load(None, {}, []).settings.web.port == 8460
+    written("web.port = 3")
+    assert load(None, {}, []).settings.web.port == 3
+    assert load(None, environ, []).origin["web.port"] == "other.toml:1"
+    assert load(named, environ, []).origin["web.port"] == "named.toml:1"
 
 
 def test_a_commands_own_option_is_an_origin() -> None:
     loaded = load(
-        None, {}, ["state_dir=b", *flag("--state-dir", "state_dir", Path("a")), *flag("--x", "api.port", None)]
+        None, {}, ["state_dir=b", *flag("--state-dir", "state_dir", Path("a")), *flag("--x", "web.port", None)]
     )
     assert (loaded.settings.state_dir, loaded.origin["state_dir"]) == ("a", "--state-dir")
-    with pytest.raises(SettingsError, match=r"--port: api.port is '70000'; it may be a whole number from 0 to 65_535"):
-        load(None, {}, flag("--port", "api.port", 70_000))
+    with pytest.raises(SettingsError, match=r"--port: web.port is '70000'; it may be a whole number from 0 to 65_535"):
+        load(None, {}, flag("--port", "web.port", 70_000))
 
 
 # How things are spelled ----------------------------------------------------------------------------------------------
@@ -193,8 +193,8 @@ def test_lines_are_those_on_which_values_begin() -> None:
 
 
 def test_line_ends_and_byte_order_marks_of_other_systems() -> None:
-    Path("detent.toml").write_bytes(b"\xef\xbb\xbf# x\r\n\r\n[api]\r\nport = 5\r\n")
-    assert load(None, {}, []).origin["api.port"] == "detent.toml:4"
+    Path("detent.toml").write_bytes(b"\xef\xbb\xbf# x\r\n\r\n[web]\r\nport = 5\r\n")
+    assert load(None, {}, []).origin["web.port"] == "detent.toml:4"
 
 
 def test_shards_and_addresses() -> None:
@@ -212,14 +212,14 @@ BAD = [
     # of a wrong value: the place, the name, the value, what it may be
     ("[coordinator]\n\ndetection_ms = 5", {}, [],
      "detent.toml:3: coordinator.detection_ms is 5; it may be a whole number from 50 to 600_000"),
-    ("api.port = '80'", {}, [], "detent.toml:1: api.port is '80'; it may be a whole number"),
-    ("api.port = 80.0", {}, [], "api.port is 80.0; it may be"),
-    ("api.port = true", {}, [], "api.port is True; it may be"),
-    ("api.port = 1979-05-27", {}, [], "api.port is datetime.date(1979, 5, 27); it may be"),
-    ("", {"DETENT_API__PORT": "8o"}, [],
-     "DETENT_API__PORT: api.port is '8o'; it may be a whole number from 0 to 65_535"),
-    ("", {}, ["api.port="], "--set: api.port is ''; it may be"),
-    ("", {}, ["api.port=99999999999999999999999999"], "--set: api.port is '99999999999999999999999999'; it may be"),
+    ("web.port = '80'", {}, [], "detent.toml:1: web.port is '80'; it may be a whole number"),
+    ("web.port = 80.0", {}, [], "web.port is 80.0; it may be"),
+    ("web.port = true", {}, [], "web.port is True; it may be"),
+    ("web.port = 1979-05-27", {}, [], "web.port is datetime.date(1979, 5, 27); it may be"),
+    ("", {"DETENT_WEB__PORT": "8o"}, [],
+     "DETENT_WEB__PORT: web.port is '8o'; it may be a whole number from 0 to 65_535"),
+    ("", {}, ["web.port="], "--set: web.port is ''; it may be"),
+    ("", {}, ["web.port=99999999999999999999999999"], "--set: web.port is '99999999999999999999999999'; it may be"),
     ("", {}, ["log.level=loud"], "--set: log.level is 'loud'; it may be debug, info, warning or error"),
     ("log.format = 3", {}, [], "log.format is 3; it may be key=value or json"),
     ("", {}, ["coordinator.shards=1-"], "'1-' is neither a number nor a span"),
@@ -268,11 +268,11 @@ BAD = [
     ("", {"DETENT_COORDINATOR_BEAT_MS": "1"}, [],
      "DETENT_COORDINATOR_BEAT_MS: coordinator.beat_ms is spelled DETENT_COORDINATOR__BEAT_MS in the environment"),
     ("", {"DETENT_STATE_DIR": "x"}, [], "DETENT_STATE_DIR: state_dir is spelled DETENT_STATE in the environment"),
-    ("", {}, ["api.port"], "--set: 'api.port' is not NAME=VALUE, such as coordinator.detection_ms=300"),
+    ("", {}, ["web.port"], "--set: 'web.port' is not NAME=VALUE, such as coordinator.detection_ms=300"),
     ("", {}, ["=3"], "--set: '=3' is not NAME=VALUE"),
     ("kafka = 3", {}, [], "detent.toml:1: kafka is a section; its settings are"),
     ("[[worker]]\nslots = 3", {}, [], "detent.toml:1: worker is a section"),
-    ("api.port = { a = 1 }", {}, [], "api.port.a is no setting; did you mean api.port?"),
+    ("web.port = { a = 1 }", {}, [], "web.port.a is no setting; did you mean web.port?"),
     ("worker.labels = 3", {}, [], "worker.labels is a section"),
     ("worker.labels.'' = 'x'", {}, [], "worker.labels. is no setting"),
     # of what is Detent's own to choose
@@ -295,7 +295,7 @@ BAD = [
     ("", {}, ["kafka.sasl.password=${file:/dev/zero}"], "that file can't be read: it has more than 1,048,576 bytes"),
     ("", {"A": "${env:B}", "B": "b"}, ["kafka.sasl.password=${env:A}"], "which holds a reference again"),
     ("", {}, ["kafka.sasl.password=${vault:x}"], "refers to ${vault:x}; a reference is ${env:NAME} or ${file:/path}"),
-    ("", {"A": "hush"}, ["api.port=${env:A}"], "--set: api.port is '${env:A}'; it may be a whole number"),
+    ("", {"A": "hush"}, ["web.port=${env:A}"], "--set: web.port is '${env:A}'; it may be a whole number"),
     ("", {"A": "hush"}, ["coordinator.shards=${env:A}"],
      "--set: coordinator.shards is '${env:A}'; it may be all, or shard numbers and spans from 0 on, such "
      "as 0-3 or 0,2,5-7"),
@@ -316,7 +316,7 @@ def test_bad_input_is_told_with_place_and_way_out(
 
 
 def test_everything_that_is_wrong_is_told_at_once() -> None:
-    written("api.port = 'x'\nlog.level = 'loud'\n")
+    written("web.port = 'x'\nlog.level = 'loud'\n")
     with pytest.raises(SettingsError) as caught:
         load(None, {"DETENT_KAFKA__SHARDS": "0"}, [])
     assert str(caught.value).splitlines()[0] == "the settings can't be used:"
@@ -326,8 +326,8 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
 
 
 def test_a_wrong_value_that_something_stronger_replaces_is_no_matter() -> None:
-    written("kafka.sasl.password = '${file:gone}'\napi.port = 'x'")
-    loaded = load(None, {"DETENT_KAFKA__SASL__PASSWORD": "x"}, ["api.port=1"])
+    written("kafka.sasl.password = '${file:gone}'\nweb.port = 'x'")
+    loaded = load(None, {"DETENT_KAFKA__SASL__PASSWORD": "x"}, ["web.port=1"])
     assert loaded.settings.kafka.properties == {"sasl.password": "x"}
 
 
@@ -408,7 +408,7 @@ def test_references_stand_for_variables_and_files() -> None:
         ("kafka.ssl.key.location", "/key", "/key"),
         ("kafka.ssl.keystore.location", "/store", "/store"),
         ("kafka.ssl.ca.pem", "-----BEGIN", "-----BEGIN"),
-        ("api.token_file", "/token", "/token"),
+        ("web.token_file", "/token", "/token"),
     ],
 )
 def test_secrets_are_masked_wherever_they_are_shown(name: str, value: str, shown: str) -> None:
