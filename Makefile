@@ -9,7 +9,7 @@ SOAK_SEEDS ?= 100000
 help:            ## this list
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:[^#]*##/\t/' | expand -t 12
 
-setup: .venv/.ready  ## .venv from the hashed requirements, and the broker's jars
+setup: .venv/.ready  ## .venv from the hashed requirements, and the jars of broker and Spark
 	@$(BIN)/python -m events.jars --quiet
 
 .venv/.ready: requirements.txt pyproject.toml

@@ -30,6 +30,8 @@ from events.errors import DetentError
 from events.ivy import fetch_with_ivy
 
 KAFKA_JARS = Path(__file__).with_name("kafka.jars.sha256")
+SPARK_JARS = Path(__file__).with_name("spark.jars.sha256")
+LISTS = (KAFKA_JARS, SPARK_JARS)
 LINE = re.compile(r"([0-9a-f]{64})  ([\w.-]+):([\w.-]+):([\w.-]+)")
 
 # (title, coordinates, directory to fill, called with how many have come)
@@ -247,18 +249,18 @@ class Progress:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Fetch when needed, then print the directory."""
-    parser = argparse.ArgumentParser(prog="python -m events.jars", description="Fetch the embedded broker's jars.")
-    parser.add_argument("--quiet", action="store_true", help="do not print the directory")
-    parser.add_argument("--list", type=Path, default=KAFKA_JARS, help="the list of jars (default: Kafka's)")
+    """Fetch when needed, then print the directories."""
+    parser = argparse.ArgumentParser(prog="python -m events.jars", description="Fetch the broker's and Spark's jars.")
+    parser.add_argument("--quiet", action="store_true", help="do not print the directories")
+    parser.add_argument("--list", type=Path, help="one list of jars (default: Kafka's, then Spark's)")
     options = parser.parse_args(arguments)
     try:
-        directory = fetch_jars(options.list)
+        directories = [fetch_jars(path) for path in ([options.list] if options.list else LISTS)]
     except DetentError as error:
         sys.stderr.write(f"{error}\n")
         return 1
     if not options.quiet:
-        sys.stdout.write(f"{directory}\n")
+        sys.stdout.writelines(f"{directory}\n" for directory in directories)
     return 0
 
 

@@ -85,7 +85,8 @@ def test_the_check_of_pure_modules_can_see(tmp_path: Path) -> None:
 
 def test_no_registry_and_no_machine_is_named() -> None:
     """Committed files name packages and sums, never where somebody gets them from."""
-    for name in ("requirements.txt", "pyproject.toml", "Makefile", ".ci/run", "events/kafka.jars.sha256"):
+    jars = ("events/kafka.jars.sha256", "events/spark.jars.sha256")
+    for name in ("requirements.txt", "pyproject.toml", "Makefile", ".ci/run", *jars):
         text = (ROOT / name).read_text()
         assert "http" not in text.replace("httpx", "").replace("httpcore", ""), name
         assert "--index-url" not in text
