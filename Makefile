@@ -45,9 +45,11 @@ lock:            ## resolve the requirements anew (needs uv)
 records: setup   ## write events/records.py anew from schemas/*.avsc
 	@$(BIN)/python -m schemas.generate
 
-docs: setup      ## write the generated pages of docs/ anew: life cycles and configuration
+docs: setup      ## write the generated pages anew: life cycles, configuration, jobs and their schema
 	@$(BIN)/python -c 'from coordinator import lifecycle; print(lifecycle.page(), end="")' > docs/lifecycles.md
 	@$(BIN)/python -m detent config docs > docs/configuration.md
+	@$(BIN)/python -m detent.job_schema --page > docs/jobs.md
+	@$(BIN)/python -m detent.job_schema > schemas/job.schema.json
 
 clean:           ## remove what setup and runs left in this folder
 	rm -rf .venv .detent .hypothesis .mypy_cache .pytest_cache .ruff_cache *.egg-info

@@ -11,7 +11,7 @@ import sys
 import typer
 from rich.console import Console
 
-from detent import broker_commands, config_commands, coordinator_commands, demo, logs, worker_commands
+from detent import broker_commands, config_commands, coordinator_commands, demo, job_commands, logs, worker_commands
 from detent.settings import Log
 from events.errors import DetentError
 
@@ -31,6 +31,7 @@ def build_app() -> typer.Typer:
     app.add_typer(config_commands.app, name="config")
     app.command("coordinator")(coordinator_commands.run_coordinator)
     app.command("worker")(worker_commands.run_worker)
+    app.command("validate")(job_commands.validate)
     app.command("demo")(demo.run_demo)
     return app
 

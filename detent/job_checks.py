@@ -4,6 +4,7 @@ where a name looks misspelt. Knows the model (coordinator/specification.py) and 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from typing import Any, NamedTuple
@@ -94,7 +95,16 @@ def _step(role: str, step: dict[str, Any], at: Where) -> Iterator[Wrong]:
         try:
             msgspec.convert(options, kind.options)
         except msgspec.ValidationError as error:
-            yield Wrong(where, f"they can't be used: {error}")
+            yield _located(str(error), where)
+
+
+def _located(said: str, at: Where) -> Wrong:
+    """The decoder's word, ``Expected `int` >= 0 - at `$.rows```, with its place as ours."""
+    reason, found, way = said.partition(" - at `$")
+    parts: list[str | int] = []
+    for number, name in re.findall(r"\[(\d+)\]|\.?([^.\[\]`]+)", way.removesuffix("`")):
+        parts.append(int(number) if number else name)
+    return Wrong((*at, *parts), f"it can't be used: {reason}" if found else f"it can't be used: {said}")
 
 
 def _mismatches(value: Any, kind: inspect.Type, at: Where) -> Iterator[Wrong]:

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from workers import lines, trial
+from workers.spark import kinds as spark
 
 Role = Literal["source", "transform", "sink"]
 ROLES: tuple[Role, ...] = ("source", "transform", "sink")
@@ -28,11 +29,26 @@ class Kind(NamedTuple):
 @functools.cache
 def kinds() -> Mapping[tuple[str, str], Kind]:
     """All kinds, by role and name."""
+    tables: dict[Role, Mapping[str, spark.Kind]] = {
+        "source": spark.SOURCES,
+        "transform": spark.TRANSFORMS,
+        "sink": spark.SINKS,
+    }
     found = [
+        *(
+            Kind(role, name, "spark", kind.options, _first_sentences(kind.options))
+            for role, table in tables.items()
+            for name, kind in table.items()
+        ),
         Kind("source", trial.KIND, "trial", trial.SourceOptions, "Numbered rows, for trying everything else."),
         Kind("sink", lines.KIND, "trial", lines.SinkOptions, "Rows as lines of text files, for the same."),
     ]
     return {(kind.role, kind.name): kind for kind in found}
+
+
+def _first_sentences(options: type[msgspec.Struct]) -> str:
+    """What the options' struct says of its kind."""
+    return " ".join((options.__doc__ or "").split("\n\n")[0].split())
 
 
 def names(role: str) -> list[str]:

@@ -22,7 +22,7 @@ DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 def schema() -> dict[str, Any]:
     """For editors and services: what a job file may say, with the options of every kind."""
-    (reference,), parts = msgspec.json.schema_components([Specification], ref_template="#/$defs/{name}")
+    _, parts = msgspec.json.schema_components([Specification], ref_template="#/$defs/{name}")
     job = parts.pop("Specification")
     step = parts.pop("Step")
     step["properties"]["from"] = {
@@ -81,9 +81,9 @@ def page() -> str:
     lines = [
         "# Job files",
         "",
-        "A job is a YAML or JSON file: what it reads (`source`), what becomes of it (`transform`), where it goes (`sink`)",
-        "and how it runs (`env`). `detent validate job.yaml` tells what is wrong with one, with file, line, column and",
-        "field; `schemas/job.schema.json` lets an editor do the same. This page is made from the model by `make docs`.",
+        "A job is a YAML or JSON file: what it reads (`source`), what becomes of it (`transform`), where it goes",
+        "(`sink`) and how it runs (`env`). `detent validate job.yaml` tells what is wrong with one, with file, line,",
+        "column and field; `schemas/job.schema.json` lets an editor do the same. Made from the model by `make docs`.",
         "",
         "```yaml",
         "name: hello                # the job's id; without it the file's name",
@@ -94,8 +94,8 @@ def page() -> str:
         "  - {name: out, kind: files, from: in, options: {path: out}}",
         "```",
         "",
-        "A step names the steps that it reads with `from`: one name, or a list. Steps that are connected are a pipeline,",
-        "which checkpoints by itself; a job may have several.",
+        "A step names the steps that it reads with `from`: one name, or a list. Steps that are connected are a",
+        "pipeline, which checkpoints by itself; a job may have several.",
         "",
         "## env",
         "",

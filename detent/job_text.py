@@ -17,7 +17,9 @@ from coordinator.specification import Where
 
 MAX_NODES = 200_000  # a few lines of aliases can stand for more than a machine has room for
 MAX_DEPTH = 100
-STRING, DATE, BINARY = "tag:yaml.org,2002:str", "tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:binary"
+YAML = "tag:yaml.org,2002:"
+TEXTS = frozenset({f"{YAML}str", f"{YAML}timestamp", f"{YAML}value"})
+OTHERS = frozenset({f"{YAML}int", f"{YAML}float", f"{YAML}bool", f"{YAML}null"})
 
 
 class Mark(NamedTuple):
@@ -105,7 +107,7 @@ class _Reader:
     def _mapping(self, node: yaml.MappingNode, at: Where) -> dict[str, Any]:
         seen: dict[str, Mark] = {}
         for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+            if isinstance(key, yaml.ScalarNode) and key.tag != f"{YAML}merge":
                 before = seen.setdefault(key.value, _mark(key.start_mark))
                 if before != _mark(key.start_mark):
                     reason = f"it has `{key.value}` twice; the first is on line {before.line}"
@@ -121,9 +123,9 @@ class _Reader:
         return found
 
     def _scalar(self, node: yaml.Node, mark: Mark) -> Any:
-        if node.tag in (DATE, STRING, "tag:yaml.org,2002:value"):
+        if node.tag in TEXTS:
             return node.value
-        if not node.tag.startswith("tag:yaml.org,2002:") or node.tag == BINARY:
+        if node.tag not in OTHERS:
             raise TextProblem(f"it has the tag {node.tag}, which means nothing here", mark)
         try:
             value = self._loader.construct_object(node)

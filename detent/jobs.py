@@ -102,5 +102,5 @@ class Job:
             return [given] if isinstance(given, str) else list(given)
         taken = {name for _, step in self.steps for name in step.get("from", ())}
         free = [step["name"] for role, step in self.steps if role != "sink" and step["name"] not in taken]
-        last = next((step["from"] for role, step in reversed(self.steps) if role == "sink"), [])
-        return free or list(last)
+        last: list[str] = next((step["from"] for role, step in reversed(self.steps) if role == "sink"), [])
+        return free or last
