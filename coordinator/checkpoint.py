@@ -81,6 +81,8 @@ def acknowledge(draft: Draft, job: JobView, number: int, index: int, attempt: in
         position=said.position,
         staged=said.staged,
         acked_at=draft.now,
+        rows=said.rows,
+        bytes_read=said.bytes_read,
     )
     entity = named("ack", pending.job, number, index)
     draft.emit(entity, "acked", ack, incarnation=pending.incarnation, attempt=attempt)
@@ -113,6 +115,7 @@ def complete_when_all_acked(draft: Draft, job: JobView, number: int) -> None:
         completed_at=draft.now,
         acks=tuple(gathered[index] for index in sorted(gathered)),
         before=(point,) if point.checkpoint else (),
+        published_rows=published_rows(pipeline) + sum(p.rows for ack in gathered.values() for p in ack.staged),
     )
     draft.emit(named("checkpoint", pending.job, number), "completed", done, incarnation=pending.incarnation)
     slim = replace(known, completed_at=draft.now)
@@ -127,6 +130,15 @@ def committed_point(number: int, pipeline: PipelineView) -> RestorePoint:
         return RestorePoint(pipeline=number, checkpoint=known.id, positions=tuple(a.position for a in known.acks))
     before = checkpoint_of(event).before if event is not None else ()
     return before[0] if before else RestorePoint(pipeline=number, checkpoint=0)
+
+
+def published_rows(pipeline: PipelineView) -> int:
+    """Rows of the pipeline that this incarnation has published for sure."""
+    if pipeline.checkpoint is None:
+        return 0
+    known = checkpoint_of(pipeline.checkpoint)
+    open_rows = 0 if pipeline.checkpoint.to == "COMMITTED" else sum(p.rows for ack in known.acks for p in ack.staged)
+    return known.published_rows - open_rows
 
 
 def committers(draft: Draft, pipeline: PipelineView) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from coordinator.checkpoint import checkpoint_of, committed_point, is_uncommitted
+from coordinator.checkpoint import checkpoint_of, committed_point, is_uncommitted, published_rows
 from coordinator.deploy import choose_worker, task_of
 from coordinator.draft import Draft
 from coordinator.lifecycle import ACTIVE_TASK, ENDING_JOB, TERMINAL_JOB, TERMINAL_TASK
@@ -114,7 +114,7 @@ def summary_of(job: JobView, event: Event, known: Job) -> Summary:
     return Summary(
         submitted_at=known.submitted_at,
         ended_at=known.ended_at,
-        rows=sum(task_of(t).rows for p in job.pipelines.values() for t in p.tasks.values()),
+        rows=sum(map(published_rows, job.pipelines.values())),
         checkpoints=sum(checkpoint_of(p.checkpoint).id for p in job.pipelines.values() if p.checkpoint),
         restarts=known.restarts,
         commands=tuple(sorted(job.commands)),

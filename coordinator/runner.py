@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
+from msgspec.structs import replace
 
 from coordinator.core import may_lead
 from coordinator.hearing import Hearing
@@ -85,6 +86,7 @@ class ShardRunner:
         self.shard, self._around = shard, around
         self.standing_by = False
         self.epoch = 0  # of the reign, while this process leads
+        self.first_commit_ms = 0  # of that reign
         self.replica: Replica | None = None
         self._warm: WarmWriter | None = None
         self._dead_letters = DeadLetters(around.cluster, around.codec, around.name)
@@ -261,15 +263,16 @@ class ShardRunner:
             if not self._can_lead():
                 return
             caught_up = time.monotonic()
-            reign.begin(self._leader(turn.reason))
-            self.epoch = replica.state.epoch
-            around.peers.beat_soon()
             phases = {
                 "detect": max(0.0, decided - turn.silent_since_ms / 1000),
                 "fence": fenced - decided,
                 "replay": caught_up - fenced,
-                "first_commit": time.monotonic() - caught_up,
             }
+            reign.begin(replace(self._leader(turn.reason), **{f"{p}_ms": round(s * 1000) for p, s in phases.items()}))
+            phases["first_commit"] = time.monotonic() - caught_up
+            self.first_commit_ms = round(phases["first_commit"] * 1000)
+            self.epoch = replica.state.epoch
+            around.peers.beat_soon()
             around.metrics.took_over(self.shard, self.epoch, phases)
             LOG.info("leads shard=%d epoch=%d reason=%s %s", self.shard, self.epoch, turn.reason,
                      " ".join(f"{phase}_ms={seconds * 1000:.1f}" for phase, seconds in phases.items()))  # fmt: skip

@@ -155,7 +155,9 @@ class Service:
         LOG.info("stopped coordinator=%s", self.name)
 
     def _beat(self) -> Beat:
-        led = tuple(ShardLed(shard=r.shard, epoch=r.epoch) for r in self.runners if r.epoch)
+        led = tuple(
+            ShardLed(shard=r.shard, epoch=r.epoch, first_commit_ms=r.first_commit_ms) for r in self.runners if r.epoch
+        )
         return Beat(
             coordinator=self.name,
             instance=self.instance,

@@ -43,6 +43,10 @@ class Ack(Record, frozen=True, kw_only=True):
     staged: tuple[Staged, ...] = ()
     # When. Milliseconds since 1970 UTC.
     acked_at: int = 0
+    # Rows that the attempt has read so far.
+    rows: int = 0
+    # Bytes that the attempt has read so far.
+    bytes_read: int = 0
 
 
 class ShardLed(Record, frozen=True, kw_only=True):
@@ -52,6 +56,8 @@ class ShardLed(Record, frozen=True, kw_only=True):
     shard: int
     # The epoch of its reign.
     epoch: int
+    # How long the first transaction of the reign took. Milliseconds.
+    first_commit_ms: int = 0
 
 
 class Beat(Record, frozen=True, kw_only=True):
@@ -144,6 +150,8 @@ class Checkpoint(Record, frozen=True, kw_only=True):
     before: tuple[RestorePoint, ...] = ()
     # The last failure; empty without one.
     reason: str = ""
+    # Rows that this incarnation has published of the pipeline when it is committed: its own, and those before.
+    published_rows: int = 0
 
 
 class CheckpointAcked(Record, frozen=True, kw_only=True):
@@ -407,6 +415,12 @@ class Leader(Record, frozen=True, kw_only=True):
     successor: str = ""
     # Why it took over, or resigned.
     reason: str = ""
+    # From the last sign of life of the leader before to the decision to take over. Milliseconds.
+    detect_ms: int = 0
+    # How long it took to fence the leader before. Milliseconds.
+    fence_ms: int = 0
+    # How long it took to read the log to its end after that. Milliseconds.
+    replay_ms: int = 0
 
 
 class Outcome(Record, frozen=True, kw_only=True):
