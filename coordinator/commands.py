@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from coordinator.draft import Draft, digest
+from coordinator.draft import Draft
 from coordinator.ending import cancel_job, job_of
 from coordinator.errors import Refused
 from coordinator.lifecycle import TERMINAL_JOB, allows
@@ -21,6 +21,7 @@ from coordinator.submit import submit
 from coordinator.words import short, shortened
 from events.errors import UnreadableKey
 from events.keys import Entity, named
+from events.outcomes import conflict_entity, digest_of, outcome_entity
 from events.records import (
     Cancel,
     Command,
@@ -41,7 +42,7 @@ GOING = frozenset({"CREATED", "SCHEDULED", "RUNNING", "PAUSED"})
 def obey(draft: Draft, command: Command) -> None:
     """Carry a command out, or refuse it with a reason. Either way its outcome is decided, once."""
     try:
-        entity = named("command", command.job, command.id)
+        entity = outcome_entity(command)
     except UnreadableKey as error:
         draft.note(f"a command without a usable job or id is dropped: {error}")
         return
@@ -51,7 +52,7 @@ def obey(draft: Draft, command: Command) -> None:
         assert isinstance(known.state, Outcome)
         if known.state.digest == content:
             return
-        entity, conflict = _conflicting(command, content), known.state
+        entity, conflict = conflict_entity(command), known.state
         if draft.state.get(entity) is not None:
             return
     else:
@@ -85,18 +86,9 @@ def answer(draft: Draft, command: Command, entity: Entity, content: str, transit
 
 def refuse(draft: Draft, command: Command, reason: str) -> None:
     """A command that can't be carried out, through no fault of what it says: it has its outcome all the same."""
-    entity = named("command", command.job, command.id)
+    entity = outcome_entity(command)
     if draft.state.get(entity) is None:
         answer(draft, command, entity, digest_of(command), "refused", reason)
-
-
-def digest_of(command: Command) -> str:
-    return digest(command.job, msgspec.json.encode(command.action).decode())
-
-
-def _conflicting(command: Command, content: str) -> Entity:
-    """Where the refusal stands of a command that has an id of another: next to that one's outcome."""
-    return named("command", command.job, f"{content[:16]} {command.id[:100]}")
 
 
 def _was_given(state: State, command: Command) -> bool:

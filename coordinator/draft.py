@@ -6,7 +6,6 @@ the end, so that deciding changes nothing.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -172,7 +171,3 @@ def boundary(state: State, now: int, positions: tuple[Position, ...]) -> Event:
     (event,) = ended(state, now, positions).decision().events
     assert isinstance(event, Event)
     return event
-
-
-def digest(*parts: str) -> str:
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()

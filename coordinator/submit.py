@@ -5,9 +5,10 @@ Pure decisions over a Draft.
 
 from __future__ import annotations
 
-from coordinator.draft import Draft, digest
+from coordinator.draft import Draft
 from coordinator.specification import FORMAT, plan
 from events.keys import named
+from events.outcomes import digest
 from events.records import Ack, Checkpoint, Job, Pipeline, RestorePoint, Specification, Task
 
 

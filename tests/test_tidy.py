@@ -18,8 +18,9 @@ MAY_IMPORT = {
 }
 # Modules that decide or fold: no broker, no clock, no chance, no disk, no network, no threads.
 PURE = [
-    "events/table.py", "events/keys.py", "events/encoding.py", "events/records.py", "coordinator/lifecycle.py",
-    "coordinator/specification.py", "coordinator/state.py", "coordinator/draft.py", "coordinator/deploy.py",
+    "events/table.py", "events/keys.py", "events/encoding.py", "events/records.py", "events/outcomes.py",
+    "coordinator/lifecycle.py", "coordinator/specification.py", "coordinator/state.py", "coordinator/draft.py",
+    "coordinator/deploy.py",
     "coordinator/checkpoint.py", "coordinator/ending.py", "coordinator/failure.py", "coordinator/commands.py",
     "coordinator/reports.py", "coordinator/settle.py", "coordinator/core.py", "coordinator/submit.py",
     "coordinator/restore.py", "coordinator/savepoint.py", "coordinator/repair.py", "coordinator/quarantine.py",
