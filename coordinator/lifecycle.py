@@ -42,7 +42,19 @@ JOB: Table = {
     "resumed": Row(("PAUSED",), "CREATED"),
     "repaired": Row(("CREATED", "SCHEDULED", "RUNNING", "SAVEPOINTING", "DRAINING", "PAUSING", "PAUSED"), "FAILING"),
     "quarantined": Row(
-        ("", "CREATED", "SCHEDULED", "RUNNING", "SAVEPOINTING", "DRAINING", "PAUSING", "PAUSED"), "FAILING"
+        (
+            "",
+            "CREATED",
+            "SCHEDULED",
+            "RUNNING",
+            "SAVEPOINTING",
+            "DRAINING",
+            "PAUSING",
+            "PAUSED",
+            "CANCELLING",
+            "FAILING",
+        ),
+        "FAILING",
     ),
 }
 

@@ -48,10 +48,14 @@ def quarantine(draft: Draft, given: Impossible) -> None:
     if job is None or not incarnation:
         draft.note(f"nothing else is known of {given.job}")
         return
-    if job.event is not None and job.event.to in TERMINAL_JOB | ENDING_JOB:
+    if job.event is not None and job.event.to in TERMINAL_JOB:
         return
     known = job_of(job)[1] if job.event else Job(pipelines=len(job.pipelines), submitted_at=draft.now)
+    if known.quarantined:
+        return
     reason = f"quarantined: {given.reason}"
+    if job.event is not None and job.event.to in ENDING_JOB:  # it still ends, but nobody may go on from what it left
+        reason = f"{known.reason}; {reason}"
     draft.emit(
         named("job", given.job),
         "quarantined",

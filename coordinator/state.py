@@ -177,7 +177,7 @@ def _of_job(job: JobView, kind: str, parts: tuple[str | int, ...]) -> Event | No
         return pipeline.pending
     if kind == "checkpoint":
         return pipeline.checkpoint
-    held = {"task": pipeline.tasks, "ready": pipeline.ready, "ack": pipeline.acks}[kind]
+    held = pipeline.tasks if kind == "task" else pipeline.ready if kind == "ready" else pipeline.acks
     return held.get(int(parts[2]))
 
 
@@ -186,11 +186,7 @@ def fold(state: State, entity: Entity, event: Event | None) -> Event | None:
     `fold(state, entity, fold(state, entity, event))` changes nothing."""
     kind, parts = entity.kind, entity.parts
     if event is not None:
-        state.sequence = max(state.sequence, event.sequence)
-        state.epoch = max(state.epoch, event.epoch)
-        state.logic = max(state.logic, event.logic)
-        given = event.state.incarnations if isinstance(event.state, Cursor) else event.incarnation
-        state.incarnations = max(state.incarnations, given)
+        _count_up(state, event)
         if event.due_at:
             heapq.heappush(state.timers, (event.due_at, entity.text))
     before = state.get(entity)
@@ -214,6 +210,19 @@ def fold(state: State, entity: Entity, event: Event | None) -> Event | None:
         if event is None and job.is_empty:
             del state.jobs[name]
     return before
+
+
+def _count_up(state: State, event: Event) -> None:
+    """What only grows, over whatever was ever written here."""
+    given = event.state.incarnations if type(event.state) is Cursor else event.incarnation
+    if event.sequence > state.sequence:
+        state.sequence = event.sequence
+    if event.epoch > state.epoch:
+        state.epoch = event.epoch
+    if event.logic > state.logic:
+        state.logic = event.logic
+    if given > state.incarnations:
+        state.incarnations = given
 
 
 def _fold_into_job(job: JobView, kind: str, parts: tuple[str | int, ...], event: Event | None) -> None:

@@ -142,6 +142,17 @@ def test_B5_of_a_job_that_has_ended_the_end_stands(shard: Shard) -> None:
     assert cleaned_up(shard)
 
 
+def test_B5_a_job_on_its_way_to_an_end_is_not_restored_from_what_can_not_be_read(shard: Shard) -> None:
+    """Found by the simulation: canceled while its last checkpoint was being published, it forgot where it was."""
+    acknowledge(shard, 2)
+    shard.command("a", Cancel(reason="enough"))
+    assert shard.job() == "CANCELLING"
+    replay(shard, "checkpoint/a/0")
+    assert shard.job() == "FAILED"
+    assert reason(shard) == "enough; quarantined: checkpoint/a/0 can't be read: bytes of no schema"
+    assert shard.command("a", Restore()).to == "REFUSED"
+
+
 def test_B5_a_promise_of_cleanup_that_can_not_be_read_is_made_again(shard: Shard) -> None:
     shard.command("a", Cancel())
     replay(shard, "cleanup/a/1")

@@ -145,8 +145,7 @@ class StoryWorker(Worker):
                 )
                 self.writing_on.add(who)
             loop.read(5)
-            world.data.stage(who, loop.unstaged)
-            loop.unstaged = []
+            world.data.stage(who, loop.take_unstaged())
             return
         oldest = world.dropped.get((who.job, who.pipeline, who.task), 0)
         if not loop.started and loop.position < oldest:

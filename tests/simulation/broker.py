@@ -54,8 +54,9 @@ class Partition:
     def read(self, position: int, limit: int = 10_000) -> tuple[list[tuple[int, Any, Any]], int]:
         """Committed records from a position, and the position after them."""
         found: list[tuple[int, Any, Any]] = []
-        while position < self.stable and len(found) < limit:
-            record = self.stored[position]
+        stored, stable = self.stored, self.stable
+        while position < stable and len(found) < limit:
+            record = stored[position]
             if record.status == COMMITTED:
                 found.append((position, record.key, record.value))
             position += 1
@@ -98,7 +99,10 @@ class Broker:
         self.now = 0
 
     def partition(self, topic: str) -> Partition:
-        return self.partitions.setdefault(topic, Partition())
+        known = self.partitions.get(topic)
+        if known is None:
+            known = self.partitions[topic] = Partition()
+        return known
 
     def append(self, topic: str, key: Any, value: Any) -> None:
         self.partition(topic).append(key, value, COMMITTED, self.now)

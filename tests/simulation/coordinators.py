@@ -40,7 +40,9 @@ class Reading:
 
     def take(self, key: str, value: Event | Gone | Rotten) -> None:
         entity = entity_of(key)
-        if type(value) is not Event or value.epoch != self.epoch or self.unreadable:
+        if type(value) is Event and value.epoch == self.epoch and not self.unreadable:
+            fold(self.state, entity, value)
+        else:
             before = self.state.get(entity)
             if not admits(header_of(value), self.epoch, header_of(before) if before else None):
                 return
@@ -48,7 +50,7 @@ class Reading:
             self.unreadable.pop(key, None)
             if isinstance(value, Rotten):
                 self.unreadable[key] = value
-        fold(self.state, entity, value if isinstance(value, Event) else None)
+            fold(self.state, entity, value if isinstance(value, Event) else None)
 
     def set_aside(self) -> list[Unreadable]:
         return [

@@ -44,18 +44,18 @@ def is_endless(body: str) -> bool:
 class Data:
     """What is staged and what is published: both survive every process."""
 
-    staging: dict[Job, dict[str, list[Row]]] = field(default_factory=dict)
+    staging: dict[Job, dict[str, tuple[Identity, range]]] = field(default_factory=dict)
     published: dict[Job, Counter[Row]] = field(default_factory=dict)
     identities: set[tuple[str, int, int, int]] = field(default_factory=set)
     names: int = 0
     twice: list[Row] = field(default_factory=list)
 
-    def stage(self, who: Identity, rows: list[Row]) -> tuple[Staged, ...]:
+    def stage(self, who: Identity, rows: range) -> tuple[Staged, ...]:
         if not rows:
             return ()
         self.names += 1
         name = f"{who.pipeline}-{who.task}-{who.attempt}-{self.names}"  # unique to the attempt
-        self.staging.setdefault((who.job, who.incarnation), {})[name] = rows
+        self.staging.setdefault((who.job, who.incarnation), {})[name] = who, rows
         return (Staged(name=name, rows=len(rows), size=8 * len(rows)),)
 
     def is_published(self, effect: h.Publish) -> bool:
@@ -70,7 +70,8 @@ class Data:
         missing = [piece.name for piece in effect.staged if piece.name not in staged]
         assert not missing, f"{identity} names {missing}, which is not staged"
         self.identities.add(identity)
-        rows = [row for piece in effect.staged for row in staged[piece.name]]
+        pieces = [staged[piece.name] for piece in effect.staged]
+        rows = [(*who[:4], number) for who, numbers in pieces for number in numbers]
         published = self.published.setdefault((effect.job, effect.incarnation), Counter())
         published.update(rows)
         self.twice += [row for row in rows if published[row] > 1]
@@ -94,7 +95,7 @@ class Loop:
     who: Identity
     position: int
     total: int  # rows of its source; -1 for one without end
-    unstaged: list[Row] = field(default_factory=list)
+    staged: int  # the position up to which its rows are in staging
     started: bool = False
     exhausted: bool = False
     stopping: str = ""
@@ -102,11 +103,14 @@ class Loop:
 
     @classmethod
     def start(cls, effect: h.StartTask) -> Loop:
-        who = effect.who
-        return cls(who, int(effect.deploy.position or b"0"), sizes(effect.deploy.specification)[who.pipeline, who.task])
+        who, begin = effect.who, int(effect.deploy.position or b"0")
+        return cls(who, begin, sizes(effect.deploy.specification)[who.pipeline, who.task], begin)
 
     def read(self, count: int) -> None:
-        end = self.position + count if self.total < 0 else min(self.total, self.position + count)
-        job, incarnation, pipeline, task, _ = self.who
-        self.unstaged += [(job, incarnation, pipeline, task, n) for n in range(self.position, end)]
-        self.position = end
+        end = self.position + count
+        self.position = end if self.total < 0 or end < self.total else max(self.total, self.position)
+
+    def take_unstaged(self) -> range:
+        """The rows read since it was last asked."""
+        rows, self.staged = range(self.staged, self.position), self.position
+        return rows

@@ -42,10 +42,6 @@ class Worker:
         self.ledger, self.position = Ledger(), len(self.orders.stored)
 
     @property
-    def is_busy(self) -> bool:
-        return bool(self.loops or self.publishing or self.removing)
-
-    @property
     def now(self) -> int:
         return self.world.now + self.skew
 
@@ -130,8 +126,7 @@ class Worker:
             return
         if loop.stage:
             checkpoint, loop.stage = loop.stage, 0
-            pieces = world.data.stage(who, loop.unstaged)
-            loop.unstaged = []
+            pieces = world.data.stage(who, loop.take_unstaged())
             self.give(h.Staged(who, checkpoint, b"%d" % loop.position, pieces, loop.position, 8 * loop.position))
             return
         if world.chance("stall", 0.001):
