@@ -1,4 +1,4 @@
-"""Scenarios that are about every moment of a job's life, by the pure core: each is looked at after every single input."""
+"""Scenarios about every moment of a job's life, by the pure core: each is looked at after every single input."""
 
 from __future__ import annotations
 
