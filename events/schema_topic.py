@@ -87,10 +87,22 @@ class SchemaTopic:
 
 def shared_codec(cluster: Cluster) -> Codec:
     """For all threads of a process; our schemas are on the log before anything is written with them."""
+    return _codec(cluster, writes=True)
+
+
+def reading_codec(cluster: Cluster, patience_s: float = 30.0) -> Codec:
+    """For all threads of a process that only reads: it needs no right to write."""
+    return _codec(cluster, writes=False, patience_s=patience_s)
+
+
+def _codec(cluster: Cluster, *, writes: bool, patience_s: float = 30.0) -> Codec:
     book = SchemaBook()
     topic, lock = SchemaTopic(cluster, book), threading.Lock()
     try:
-        topic.publish()
+        if writes:
+            topic.publish(patience_s)
+        else:
+            topic.load(patience_s)
     except BaseException:
         topic.close()
         raise

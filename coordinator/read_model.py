@@ -1,0 +1,380 @@
+"""The read model: all shards of the log folded in memory, with what workers and coordinators said last, and the answers
+to what people ask. It tails the topics and loads no leader; any number of processes may have one.
+
+Answers are of the state at a transaction boundary. Used in two ways: `catch_up` once and ask (the command line), or
+`start` a thread that follows for ever (a server). Any thread may ask.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+from coordinator.cluster_viewing import MOST_TAKEOVERS, coordinator_view, shard_view, takeover_view, worker_views
+from coordinator.health_watch import HealthWatch
+from coordinator.job_index import RUNNING, JobIndex, Listed
+from coordinator.lifecycle import TERMINAL_JOB
+from coordinator.shard_reading import Changed, ShardReading
+from coordinator.soft_reading import SoftReading
+from coordinator.state import JobView as KnownJob
+from coordinator.state import State
+from coordinator.viewing import checkpoint_views, command_views, ended_view, job_detail, job_view
+from coordinator.views import (
+    CheckpointView,
+    ClusterView,
+    CommandView,
+    CoordinatorView,
+    JobDetail,
+    JobView,
+    Page,
+    ShardView,
+    TakeoverView,
+    View,
+    WorkerView,
+)
+from events.cluster import Cluster
+from events.codec import Codec
+from events.errors import DetentError
+from events.follower import Follower, log_poison
+from events.inputs import InputsReader, Partition
+from events.keys import shard_of
+from events.reader import UnreadablePartition, WholeTransactions
+from events.records import Cursor, Leader
+from events.recovery import now_ms
+from events.schema_topic import reading_codec
+
+LOG = logging.getLogger(__name__)
+LEASE_MS = 10_000
+AT_ONCE = 200  # records folded while those who ask wait
+HEALTH_MS = 200
+PAUSE_S = 1.0
+
+
+class Change(View, frozen=True):
+    """Something is new: of a shard at a transaction boundary, or (without a shard) in what workers and coordinators
+    say. `jobs` are those that it is about."""
+
+    shard: int | None
+    offset: int
+    jobs: tuple[str, ...] = ()
+
+
+class ReadModel:
+    def __init__(
+        self,
+        cluster: Cluster,
+        codec: Codec | None = None,
+        *,
+        lease_ms: int = LEASE_MS,
+        clock: Callable[[], int] = now_ms,
+    ) -> None:
+        self.cluster, self.lease_ms, self._now_ms = cluster, lease_ms, clock
+        self.codec = codec or reading_codec(cluster)
+        self._lock = threading.RLock()
+        self._moved = threading.Condition(self._lock)
+        self._listeners: list[Callable[[Change], None]] = []
+        self._reader: InputsReader | None = None
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.failed: Exception | None = None  # what stands in the way right now; None when all is well
+        self._begin()
+
+    def _begin(self) -> None:
+        shards = self.cluster.shards
+        self._readings = [ShardReading(shard, shards, self.codec) for shard in range(shards)]
+        self._cutters = [WholeTransactions(reading.table.cursor_key) for reading in self._readings]
+        self._soft = SoftReading(self.codec, self._now_ms)
+        self._index = JobIndex()
+        self._health = HealthWatch(self._running)
+        self._looked_ms = 0
+
+    # Following -------------------------------------------------------------------------------------------------------
+
+    def catch_up(self) -> None:
+        """To the end of all topics as it is now. Raises what stands in the way."""
+        with self._lock:
+            for reading in self._readings:
+                follower = Follower(self.cluster, reading.table, poison=log_poison)
+                try:
+                    follower.catch_up()
+                finally:
+                    follower.close()
+                found = reading.take_table()
+                self._index.load(each.after for each in found if each.entity.kind in ("job", "summary"))
+                for job in reading.state.jobs:
+                    self._health.touch(job)
+            starts: dict[Partition, int | None] = {
+                ("events", reading.shard): reading.table.next_offset for reading in self._readings
+            }
+            starts |= self._soft.catch_up(self.cluster)
+            self._reader = InputsReader(self.cluster, starts)
+            self._health.look(self._now_ms())
+            self._moved.notify_all()
+
+    def start(self) -> None:
+        """Catch up, then follow in a thread of its own."""
+        self.catch_up()
+        self._thread = threading.Thread(target=self._follow, name="read-model", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    def __enter__(self) -> ReadModel:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _follow(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self.advance(0.1)
+                self.failed = None
+            except UnreadablePartition as error:  # the log was cut, or too much was missed: from the beginning
+                LOG.warning("reads everything again: %s", error)
+                self._again(error)
+            except DetentError as error:
+                LOG.warning("tries again in %.0f s: %s", PAUSE_S, error)
+                self._again(error)
+            except Exception as error:  # a fault of ours: said, and begun anew from the log
+                LOG.exception("stopped by a fault, begins anew in %.0f s", PAUSE_S)
+                self._again(error)
+
+    def _again(self, error: Exception) -> None:
+        self.failed = error
+        while not self._stopping.wait(PAUSE_S):
+            try:
+                with self._lock:
+                    if self._reader is not None:
+                        self._reader.close()
+                        self._reader = None
+                    self._begin()
+                    self.catch_up()
+                return
+            except DetentError as again:
+                self.failed = again
+                LOG.warning("tries again in %.0f s: %s", PAUSE_S, again)
+
+    def advance(self, timeout_s: float) -> list[Change]:
+        """Take over what has come since. For who has no thread; `start` has one."""
+        assert self._reader is not None, "catch up first"
+        arrived = self._reader.poll(timeout_s, AT_ONCE)
+        by_shard: dict[int, list[object]] = {}
+        jobs: set[str] = set()
+        changes = list[Change]()
+        with self._lock:
+            for topic, partition, message in arrived:
+                if topic == "events":
+                    by_shard.setdefault(partition, []).append(message)
+                else:
+                    jobs |= self._soft.take(topic, message, self._now_ms())
+            for shard, messages in by_shard.items():
+                changes += self._take(shard, messages)
+            if jobs:
+                changes.append(Change(shard=None, offset=-1, jobs=tuple(sorted(jobs))))
+            now = self._now_ms()
+            if now - self._looked_ms >= HEALTH_MS:
+                self._looked_ms = now
+                self._health.look(now)
+            if changes:
+                self._moved.notify_all()
+            listeners = list(self._listeners)
+        for change in changes:
+            for listener in listeners:
+                listener(change)
+        return changes
+
+    def _take(self, shard: int, messages: list) -> Iterator[Change]:  # type: ignore[type-arg]
+        reading = self._readings[shard]
+        for records in self._cutters[shard].cut(messages):
+            changed = reading.apply(records)
+            self._note(changed)
+            jobs = sorted({each.entity.job for each in changed} - {""})
+            yield Change(shard=shard, offset=reading.table.next_offset - 1, jobs=tuple(jobs))
+
+    def _note(self, changed: Iterable[Changed]) -> None:
+        for entity, before, after in changed:
+            if entity.kind in ("job", "summary"):
+                self._index.note(before, after)
+            if entity.job and entity.kind not in ("summary", "command"):
+                self._health.touch(entity.job)
+            if entity.kind == "task" and after is None:
+                self._soft.drop((entity.job, int(entity.parts[1]), int(entity.parts[2])))
+
+    def listen(self, listener: Callable[[Change], None]) -> Callable[[], None]:
+        """Call this with every change from now on, in the thread that follows; it must be quick. Returns what ends
+        it."""
+        with self._lock:
+            self._listeners.append(listener)
+
+        def end() -> None:
+            with self._lock:
+                if listener in self._listeners:
+                    self._listeners.remove(listener)
+
+        return end
+
+    # Waiting ---------------------------------------------------------------------------------------------------------
+
+    def shard_of(self, job: str) -> int:
+        return shard_of(job, self.cluster.shards)
+
+    def offsets(self) -> dict[int, int]:
+        """Of each shard, the offset up to which it is known here."""
+        with self._lock:
+            return {reading.shard: reading.table.next_offset for reading in self._readings}
+
+    def wait_for(self, shard: int, offset: int, timeout_s: float) -> bool:
+        """Read your writes: until the event at this offset of the shard is known here. False when it is not in time."""
+        return self._wait(lambda: self._readings[shard].table.next_offset > offset, timeout_s)
+
+    def wait_for_input(self, topic: str, shard: int, offset: int, timeout_s: float) -> bool:
+        """Until the record at this offset of an input (`commands`, `reports`) is decided on, and that is known here."""
+        return self._wait(lambda: self._consumed(topic, shard) > offset, timeout_s)
+
+    def wait_for_command(self, job: str, command: str, timeout_s: float) -> CommandView | None:
+        """Until a command has its answer; None when it has none in time."""
+        self._wait(lambda: self.command(job, command) is not None, timeout_s)
+        return self.command(job, command)
+
+    def _wait(self, holds: Callable[[], bool], timeout_s: float) -> bool:
+        deadline = time.monotonic() + timeout_s
+        if self._thread is not None:
+            with self._moved:
+                return self._moved.wait_for(holds, timeout_s)
+        while not holds():
+            if (left_s := deadline - time.monotonic()) <= 0:
+                return False
+            self.advance(min(0.1, left_s))
+        return True
+
+    def _consumed(self, topic: str, shard: int) -> int:
+        cursor = self._readings[shard].state.cursor
+        known = cursor.state if cursor is not None else None
+        positions = known.positions if isinstance(known, Cursor) else ()
+        return max((p.offset for p in positions if p.topic == topic and p.partition == shard), default=0)
+
+    # Answers ---------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def state_of(self, job: str) -> Iterator[State]:
+        """The state of the job's shard. It does not move meanwhile."""
+        with self._lock:
+            yield self._readings[self.shard_of(job)].state
+
+    def _running(self, name: str) -> KnownJob | None:
+        job = self._readings[self.shard_of(name)].state.jobs.get(name)
+        return job if job is not None and job.event is not None and job.event.to not in TERMINAL_JOB else None
+
+    def jobs(
+        self,
+        states: Iterable[str] = (),
+        search: str = "",
+        start: int = 0,
+        limit: int = 50,
+        *,
+        unhealthy: bool = False,
+    ) -> Page[JobView]:
+        """A page of all jobs, newest first. `states` are states of the life cycle, or `running`, or `ended`."""
+        with self._lock:
+            if unhealthy:
+                names = sorted(name for name in self._health.unhealthy if search in name)
+                found, total = [Listed(0, n, self._index.newest(n)) for n in names[start : start + limit]], len(names)
+            else:
+                found, total = self._index.find(states, search, start, limit)
+            items = tuple(view for each in found if (view := self._line(each)) is not None)
+            return Page(items=items, total=total, start=start, counts=self._index.counts())
+
+    def _line(self, listed: Listed) -> JobView | None:
+        state = self._readings[self.shard_of(listed.job)].state
+        job = state.jobs.get(listed.job)
+        if job is not None and job.event is not None and job.event.incarnation == listed.incarnation:
+            return job_view(state, listed.job, self._now_ms(), self._soft.progress)
+        summary = state.summaries.get(listed.job, {}).get(listed.incarnation)
+        return ended_view(state, summary) if summary is not None else None
+
+    def job(self, name: str, incarnation: int = 0) -> JobDetail | None:
+        """All about a job, by default of the newest incarnation; None where there is none of this id."""
+        with self._lock, self.state_of(name) as state:
+            return job_detail(state, name, self._now_ms(), self._soft.progress, incarnation)
+
+    def job_line(self, name: str) -> JobView | None:
+        with self._lock:
+            newest = self._index.newest(name)
+            return self._line(Listed(0, name, newest)) if newest else None
+
+    def checkpoints(self, name: str) -> list[CheckpointView]:
+        """Those that the state knows: of each pipeline the newest completed one and the one in flight."""
+        with self._lock, self.state_of(name) as state:
+            return checkpoint_views(state, name, self._now_ms())
+
+    def commands(self, name: str) -> list[CommandView]:
+        with self._lock, self.state_of(name) as state:
+            return list(command_views(state, name))
+
+    def command(self, job: str, command: str) -> CommandView | None:
+        return next((each for each in self.commands(job) if each.id == command), None)
+
+    def workers(self) -> list[WorkerView]:
+        with self._lock:
+            states = [reading.state for reading in self._readings]
+            return worker_views(states, self._soft.workers, self._now_ms(), self.lease_ms)
+
+    def coordinators(self) -> list[CoordinatorView]:
+        with self._lock:
+            now = self._now_ms()
+            return [coordinator_view(beat, at, now) for _, (beat, at) in sorted(self._soft.beats.items())]
+
+    def shards(self) -> list[ShardView]:
+        with self._lock:
+            beats = self._soft.living_beats(self._now_ms(), self.lease_ms)
+            return [shard_view(r.state, self.takeovers(r.shard), beats, r.table.next_offset) for r in self._readings]
+
+    def takeovers(self, shard: int) -> list[TakeoverView]:
+        """The last elections of the shard, oldest first."""
+        with self._lock:
+            found, before = list[TakeoverView](), ""
+            for event in self._readings[shard].elections:
+                known = event.state
+                if event.to == "LEADING" and isinstance(known, Leader):
+                    took_ms = self._soft.first_commits.get((shard, event.epoch), 0)
+                    found.append(takeover_view(shard, event, before, took_ms))
+                    before = known.coordinator
+            return found[-MOST_TAKEOVERS:]
+
+    def cluster_view(self) -> ClusterView:
+        with self._lock:
+            return ClusterView(
+                at=self._now_ms(),
+                shards=tuple(self.shards()),
+                coordinators=tuple(self.coordinators()),
+                workers=tuple(self.workers()),
+                jobs=self._index.counts(),
+                unhealthy=len(self._health.unhealthy),
+            )
+
+    def unhealthy(self) -> dict[str, str]:
+        """The jobs that are not well, and why."""
+        with self._lock:
+            return dict(self._health.unhealthy)
+
+    def count_running(self) -> int:
+        with self._lock:
+            return self._index.total(RUNNING)
+
+    def near(self, name: str, limit: int = 3) -> list[str]:
+        """Ids that look like this one, for who mistyped it."""
+        with self._lock:
+            names = self._index.names()
+        begun = [each for each in names if each.startswith(name)][:limit]
+        return begun or difflib.get_close_matches(name, names, limit, 0.5)
