@@ -21,7 +21,8 @@ from confluent_kafka import TopicPartition
 from bench import harness, kafka, workload
 from events.cluster import Cluster
 from events.codec import BODY, Codec
-from events.follower import Follower, paused_collector
+from events.collector import paused_collector
+from events.follower import Follower
 from events.reader import BATCH
 from events.table import Table
 

@@ -23,6 +23,7 @@ from coordinator.runner import ShardRunner, Surroundings, Timing
 from coordinator.state import LOGIC
 from events.clock import SteadyClock
 from events.cluster import Cluster
+from events.collector import collect_rarely
 from events.errors import BrokerUnreachable
 from events.front import Front, Page, json_page
 from events.records import Beat, ShardLed
@@ -68,6 +69,7 @@ class Service:
         """Until a signal, or a fault that only a person can mend. Returns the exit code."""
         signal.signal(signal.SIGTERM, self._signalled)
         signal.signal(signal.SIGINT, self._signalled)
+        collect_rarely()
         self.front.start()
         LOG.info("starts coordinator=%s instance=%s address=%s", self.name, self.instance, self.front.address)
         facts = self._prepare()

@@ -9,15 +9,14 @@ nothing.
 
 from __future__ import annotations
 
-import gc
 import logging
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import NamedTuple
 
 from events.cluster import FETCH_WAIT_MS, Cluster
+from events.collector import paused_collector
 from events.reader import BATCH, PartitionReader, WholeTransactions, columns, offset_of
 from events.table import Poison, Raw, Table
 
@@ -112,16 +111,3 @@ class Follower:
             applied.append(Applied(records, self.table.apply(records, poison=self._poison)))
             self.table.next_offset = records[-1].offset + 1
         return applied
-
-
-@contextmanager
-def paused_collector() -> Iterator[None]:
-    """Without Python's cycle collector, which would walk the growing table again and again for nothing: bytes
-    hold no references."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
