@@ -1,37 +1,64 @@
 """The `detent` command: gathers the command groups and turns errors into advice.
 
 Every group lives in a module of its own and is registered in `build_app`. An error that Detent raises on
-purpose becomes one paragraph on stderr and exit code 1; a traceback is for programming errors only.
+purpose becomes one paragraph on stderr and an exit code (detent/exits.py); a traceback is for programming errors only.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 
 import typer
 from rich.console import Console
 
-from detent import broker_commands, config_commands, coordinator_commands, demo, job_commands, logs, worker_commands
+from detent import (
+    asking_commands,
+    broker_commands,
+    config_commands,
+    coordinator_commands,
+    demo,
+    job_commands,
+    logs,
+    up,
+    worker_commands,
+)
+from detent.client import CommandRefused
+from detent.exits import Exit
+from detent.job_files import JobFileError
 from detent.settings import Log
+from detent.settings_sources import SettingsError
+from detent.tether import tie_if_asked
+from events.asking import NotAnswered
 from events.errors import DetentError
+
+# The exit code of each kind of error; of all others it is 1.
+CODES: dict[type[DetentError], Exit] = {
+    CommandRefused: Exit.REFUSED,
+    JobFileError: Exit.INVALID,
+    NotAnswered: Exit.NO_ANSWER,
+    SettingsError: Exit.INVALID,
+}
 
 
 def build_app() -> typer.Typer:
     """All commands. A new group or command is added here."""
     app = typer.Typer(
         help="Run data jobs on Spark that survive every failover. State is kept on Kafka; without one of your own, "
-        "Detent starts a real single-node broker for you.",
+        "Detent starts a real single-node broker for you. Exit codes are in docs/operations.md.",
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_no_options)  # keeps `detent broker …` a group, however few commands there are
-    app.add_typer(broker_commands.app, name="broker")
-    app.add_typer(config_commands.app, name="config")
+    app.command("up")(up.up)
+    app.command("validate")(job_commands.validate)
+    for command in ("submit", "cancel", "savepoint", "restore", "stop", "pause", "resume", "repair"):
+        app.command(command)(getattr(asking_commands, command))
     app.command("coordinator")(coordinator_commands.run_coordinator)
     app.command("worker")(worker_commands.run_worker)
-    app.command("validate")(job_commands.validate)
+    app.add_typer(broker_commands.app, name="broker")
+    app.add_typer(config_commands.app, name="config")
     app.command("demo")(demo.run_demo)
     return app
 
@@ -42,11 +69,17 @@ def _no_options() -> None:
 
 def main() -> None:
     """The entry point."""
+    tie_if_asked()
     logs.set_up(Log(level="warning"))  # until a command knows its settings
     try:
         build_app()()
     except DetentError as error:
-        console = Console(stderr=True, highlight=False)
-        console.print("Error:", style="bold red", end=" ")
-        console.print(str(error), markup=False, soft_wrap=True)
-        sys.exit(1)
+        code = next((code for kind, code in CODES.items() if isinstance(error, kind)), Exit.ERROR)
+        if "--json" in sys.argv:
+            said = {"error": type(error).__name__, "message": str(error), "exitCode": code.value}
+            sys.stderr.write(json.dumps(said, ensure_ascii=False) + "\n")
+        else:
+            console = Console(stderr=True, highlight=False)
+            console.print("Error:", style="bold red", end=" ")
+            console.print(str(error), markup=False, soft_wrap=True)
+        sys.exit(code)

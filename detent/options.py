@@ -44,6 +44,7 @@ Changes = Annotated[
         "tells them all.",
     ),
 ]
+BootstrapServers = Annotated[str | None, typer.Option("--bootstrap-servers", help=says("kafka.bootstrap_servers"))]
 StateDir = Annotated[Path | None, typer.Option("--state-dir", help=says("state_dir"))]
 
 
