@@ -1,5 +1,7 @@
-"""`detent submit`, `cancel`, `savepoint`, `restore`, `stop`, `pause`, `resume`, `repair`: commands to a Detent that
-runs. Each waits for the coordinator's answer, which is on the log, and says it."""
+"""`detent submit`, `watch`, `cancel`, `savepoint`, `restore`, `stop`, `pause`, `resume`, `repair`, for a running Detent.
+
+Each command waits for the coordinator's answer, which is on the log, and says it.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,16 @@ from typing import Annotated
 import typer
 
 from detent.asking import Ask, asks
+from detent.client import Client
 from detent.exits import Exit
 from detent.jobs import Job
-from detent.output import say, say_json
+from detent.options import BootstrapServers, Changes, ConfigFile, StateDir, settings_for
+from detent.output import Json, say, say_json
+from detent.reaching import reached
+from detent.settings_sources import flag
+from detent.watching import StoppedWatching, watch_job
+
+GOOD_ENDS = ("FINISHED", "SAVEPOINTED")
 
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why, for the record.")]
@@ -22,6 +31,7 @@ def submit(
     ask: Ask,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The job file, YAML or JSON.")],
     name: Annotated[str, typer.Option("--name", help="The job's id, in place of what the file says.")] = "",
+    watch: Annotated[bool, typer.Option("--watch", help="Show how it gets on until it ends.")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it ends; the exit code says how.")] = False,
 ) -> None:
     """Run a job. The file is checked before anything is sent.
@@ -30,7 +40,9 @@ def submit(
     """
     job = Job.from_file(file)
     answer = ask.say(ask.client.submit(job, name=name, command_id=ask.command_id))
-    if wait:
+    if watch:
+        watch_to_end(ask.client, answer.job, answer.incarnation, as_json=ask.as_json)
+    elif wait:
         await_end(ask, answer.job, answer.incarnation)
 
 
@@ -41,8 +53,39 @@ def await_end(ask: Ask, job: str, incarnation: int) -> None:
         say_json(ended._asdict())
     else:
         say(f"{job}: {ended.state}{f', {ended.reason}' if ended.reason else ''}")
-    if ended.state not in ("FINISHED", "SAVEPOINTED"):
+    if ended.state not in GOOD_ENDS:
         raise typer.Exit(Exit.ENDED_BADLY)
+
+
+def watch_to_end(client: Client, job: str, incarnation: int, *, as_json: bool) -> None:
+    try:
+        ended = watch_job(client.cluster, client.codec, job, incarnation, as_json=as_json)
+    except StoppedWatching:
+        if not as_json:
+            say(f"stopped watching; {job} goes on")
+        raise typer.Exit(Exit.INTERRUPTED) from None
+    if ended.state not in GOOD_ENDS:
+        raise typer.Exit(Exit.ENDED_BADLY)
+
+
+def watch(
+    job: JobId,
+    bootstrap_servers: BootstrapServers = None,
+    state_dir: StateDir = None,
+    config: ConfigFile = None,
+    changes: Changes = None,
+    as_json: Json = False,
+) -> None:
+    """Show how a job gets on until it ends: rows, rows a second, bytes and the age of its last checkpoint.
+
+    Ctrl-C ends the watching, not the job. Example: detent watch hello
+    """
+    flags = [
+        *flag("--bootstrap-servers", "kafka.bootstrap_servers", bootstrap_servers),
+        *flag("--state-dir", "state_dir", state_dir),
+    ]
+    with reached(settings_for(config, changes, flags)) as client:
+        watch_to_end(client, job, 0, as_json=as_json)
 
 
 @asks

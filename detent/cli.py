@@ -53,7 +53,7 @@ def build_app() -> typer.Typer:
     app.callback()(_no_options)  # keeps `detent broker …` a group, however few commands there are
     app.command("up")(up.up)
     app.command("validate")(job_commands.validate)
-    for command in ("submit", "cancel", "savepoint", "restore", "stop", "pause", "resume", "repair"):
+    for command in ("submit", "watch", "cancel", "savepoint", "restore", "stop", "pause", "resume", "repair"):
         app.command(command)(getattr(asking_commands, command))
     app.command("coordinator")(coordinator_commands.run_coordinator)
     app.command("worker")(worker_commands.run_worker)
