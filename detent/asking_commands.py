@@ -1,4 +1,4 @@
-"""`detent submit`, `watch`, `cancel`, `savepoint`, `restore`, `stop`, `pause`, `resume`, `repair`, for a running Detent.
+"""`detent submit`, `watch`, `cancel`, `savepoint`, `restore`, `stop`, `pause`, `resume`, `repair`: for a running one.
 
 Each command waits for the coordinator's answer, which is on the log, and says it.
 """
