@@ -86,7 +86,7 @@ export class JobPage {
       title: `Cancel ${this.id}?`, text: "Its tasks stop now. What no completed checkpoint names is discarded; what is published stays.",
       fields: [{ name: "reason", label: "Why, for the record" }], yes: "Cancel the job", danger: true,
     });
-    if (given) await this._send({ type: "Cancel", reason: given.reason }, `${this.id} is being canceled`);
+    if (given) await this._send({ type: "cancel", reason: given.reason }, `${this.id} is being canceled`);
   }
 
   async _savepoint() {
@@ -95,7 +95,7 @@ export class JobPage {
       title: `Savepoint of ${this.id}`, text: "A checkpoint of every pipeline is kept under this name, to restore from. The job goes on.",
       fields: [{ name: "name", label: "Name", value: `at-${new Date(this.app.now()).toISOString().slice(0, 19).replaceAll(":", "-")}`, required: true }], yes: "Take it",
     });
-    if (given) await this._send({ type: "TakeSavepoint", name: given.name }, `Savepoint ${given.name} is being taken`);
+    if (given) await this._send({ type: "savepoint", name: given.name }, `Savepoint ${given.name} is being taken`);
   }
 
   async _restart() {
@@ -104,7 +104,7 @@ export class JobPage {
       title: `Restart ${this.id}?`, text: "It runs again from its newest committed checkpoint, or from a savepoint.",
       fields: [{ name: "savepoint", label: kept.length ? `Savepoint (${kept.join(", ")}), or empty` : "Savepoint, or empty" }], yes: "Restart",
     });
-    if (given) await this._send({ type: "Restore", savepoint: given.savepoint }, `${this.id} runs again`);
+    if (given) await this._send({ type: "restore", savepoint: given.savepoint }, `${this.id} runs again`);
   }
 
   async _simple(type, title, text, yes, done) {
@@ -117,9 +117,9 @@ export class JobPage {
     const ended = job.isEnded;
     return h("div", { class: "actions right" },
       !ended && button("Savepoint", GOES_ON.includes(job.state), () => this._savepoint()),
-      !ended && job.state !== "PAUSED" && button("Pause", GOES_ON.includes(job.state), () => this._simple("Pause", `Pause ${this.id}?`, "It stops after a checkpoint and keeps its place.", "Pause", `${this.id} is pausing`)),
-      job.state === "PAUSED" && button("Resume", true, () => this._simple("Resume", `Resume ${this.id}?`, "It goes on from its last checkpoint.", "Resume", `${this.id} goes on`)),
-      !ended && button("Drain", GOES_ON.includes(job.state), () => this._simple("Stop", `Drain ${this.id}?`, "What it has read is published; then it is finished.", "Drain", `${this.id} is draining`)),
+      !ended && job.state !== "PAUSED" && button("Pause", GOES_ON.includes(job.state), () => this._simple("pause", `Pause ${this.id}?`, "It stops after a checkpoint and keeps its place.", "Pause", `${this.id} is pausing`)),
+      job.state === "PAUSED" && button("Resume", true, () => this._simple("resume", `Resume ${this.id}?`, "It goes on from its last checkpoint.", "Resume", `${this.id} goes on`)),
+      !ended && button("Drain", GOES_ON.includes(job.state), () => this._simple("stop", `Drain ${this.id}?`, "What it has read is published; then it is finished.", "Drain", `${this.id} is draining`)),
       !ended && button("Cancel", CAN_CANCEL.includes(job.state), () => this._cancel(), "danger"),
       ended && button("Restart", true, () => this._restart()));
   }
