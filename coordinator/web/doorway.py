@@ -6,12 +6,15 @@ through.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from urllib.parse import quote, unquote
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from coordinator.web import problems
 from coordinator.web.guard import Guard
+from coordinator.web.parameters import SLASH
 
 # Pages load from here and nowhere else, run nothing that is not a file of ours, and stand in no frame of others.
 POLICY = (
@@ -40,6 +43,7 @@ class Doorway:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        _keep_slashes(scope)
         path, headers = scope["path"], _decoded(scope["headers"])
         no_store = path.startswith("/api/") or path == "/metrics"
 
@@ -62,6 +66,14 @@ class Doorway:
             return
         scope.setdefault("state", {})["role"] = self._guard.role(headers)
         await self._app(scope, receive, sent)
+
+
+def _keep_slashes(scope: Scope) -> None:
+    """A slash that was encoded belongs to a name; decoded, the router would take it for the end of the name."""
+    raw = scope.get("raw_path", b"")
+    if b"%2f" in raw.lower():
+        kept = re.sub(rb"%2f", quote(SLASH).encode(), raw.partition(b"?")[0], flags=re.IGNORECASE)
+        scope["path"] = unquote(kept.decode("ascii"))
 
 
 def _decoded(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:

@@ -1,0 +1,111 @@
+"""The log as the web's process sees it: the read model in a thread of its own, opened however long the broker is away,
+and the way for commands onto the log. Any thread may ask."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from coordinator.read_model import ReadModel
+from coordinator.web.problems import Refused
+from events.asking import Asker
+from events.cluster import Cluster
+from events.errors import DetentError, Place
+from events.records import Command
+from events.schema_topic import shared_codec
+from events.topics import TopicSettings, ensure_topics
+
+LOG = logging.getLogger(__name__)
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 10.0
+PUBLISH_S = 10.0
+
+
+class Window:
+    def __init__(self, cluster: Cluster, topics: TopicSettings, lease_ms: int) -> None:
+        self._cluster, self._topics, self._lease_ms = cluster, topics, lease_ms
+        self._model: ReadModel | None = None
+        self._asker: Asker | None = None
+        self._reason = "the log is being read for the first time"
+        self._stopping = threading.Event()
+        self._opening = threading.Thread(target=self._open, name="window", daemon=True)
+        self._waiting: list[Callable[[ReadModel], object]] = []
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        self._opening.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._opening.join()
+        if self._model is not None:
+            self._model.stop()
+
+    @property
+    def model(self) -> ReadModel:
+        """Raises Refused while the log can't be read."""
+        if self._model is None or self._model.failed is not None:
+            reason = str(self._model.failed) if self._model is not None else self._reason
+            raise Refused(503, "Not available", f"{reason}; ask again in a few seconds")
+        return self._model
+
+    @property
+    def is_open(self) -> bool:
+        return self._model is not None and self._model.failed is None
+
+    @property
+    def cluster(self) -> Cluster:
+        return self._cluster
+
+    def when_open(self, use: Callable[[ReadModel], object]) -> None:
+        """Call this with the read model as soon as there is one."""
+        with self._lock:
+            if self._model is None:
+                self._waiting.append(use)
+                return
+        use(self._model)
+
+    async def publish(self, command: Command) -> Place:
+        """Put a command on the log; where it stands then. Raises Refused or DetentError."""
+        if self._asker is None:
+            raise Refused(503, "Not available", f"{self._reason}; ask again in a few seconds")
+        return await asyncio.to_thread(self._asker.publish, command, PUBLISH_S)
+
+    async def wait_for(self, shard: int, offset: int, wait_ms: int) -> None:
+        """Until a command is decided on and that is known here. Raises Refused when it is not in time."""
+        model = self.model
+        if shard >= self._cluster.shards:
+            raise Refused(422, "Not understood", f"after names shard {shard}; there are {self._cluster.shards}")
+        known = await asyncio.to_thread(model.wait_for_input, "commands", shard, offset, wait_ms / 1000)
+        if not known:
+            reason = f"the command at {shard}:{offset} was not decided on within {wait_ms} ms; ask again"
+            raise Refused(503, "Not decided yet", reason)
+
+    def _open(self) -> None:
+        pause_s = FIRST_PAUSE_S
+        while not self._stopping.is_set():
+            try:
+                self._begin()
+                return
+            except DetentError as error:
+                self._reason = str(error)
+                LOG.warning("the log can't be read, tries again in %.0f s: %s", pause_s, error)
+            self._stopping.wait(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def _begin(self) -> None:
+        began = time.monotonic()
+        ensure_topics(self._cluster, self._topics, patience_s=5.0)
+        codec = shared_codec(self._cluster)
+        model = ReadModel(self._cluster, codec, lease_ms=self._lease_ms)
+        model.start()
+        with self._lock:
+            self._asker = Asker(self._cluster, codec)
+            self._model = model
+            waiting, self._waiting = self._waiting, []
+        LOG.info("the log is read took_ms=%.0f jobs=%d", (time.monotonic() - began) * 1000, model.jobs(limit=0).total)
+        for use in waiting:
+            use(model)
