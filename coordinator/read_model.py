@@ -363,6 +363,11 @@ class ReadModel:
                 unhealthy=len(self._health.unhealthy),
             )
 
+    def rows_per_second(self) -> float:
+        """Of all that runs, by what workers said last."""
+        with self._lock:
+            return self._soft.rate(self._now_ms(), self.lease_ms)
+
     def unhealthy(self) -> dict[str, str]:
         """The jobs that are not well, and why."""
         with self._lock:

@@ -101,6 +101,12 @@ class SoftReading:
         now = (rows - last[1]) * 1000 / (time - last[0])
         return round(before + SMOOTHING * (now - before) if before else now, 3)
 
+    def rate(self, now: int, lease_ms: int) -> float:
+        """Rows a second of all that runs on workers who speak."""
+        speak = [worker for worker, heard in self.workers.items() if now - heard.at <= lease_ms]
+        running = (self.progress.get(task) for worker in speak for task in self._tasks_of.get(worker, ()))
+        return sum(known.rows_per_second for known in running if known is not None)
+
     def forget(self, worker: str) -> set[str]:
         """It has left."""
         self.workers.pop(worker, None)

@@ -21,6 +21,7 @@ from detent import (
     job_commands,
     logs,
     up,
+    web_commands,
     worker_commands,
 )
 from detent.client import CommandRefused
@@ -57,6 +58,7 @@ def build_app() -> typer.Typer:
         app.command(command)(getattr(asking_commands, command))
     app.command("coordinator")(coordinator_commands.run_coordinator)
     app.command("worker")(worker_commands.run_worker)
+    app.command("web")(web_commands.run_web)
     app.add_typer(broker_commands.app, name="broker")
     app.add_typer(config_commands.app, name="config")
     app.command("demo")(demo.run_demo)

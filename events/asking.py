@@ -134,7 +134,7 @@ class Asker:
             wait = _Wait(command, follower.table)
             if again and (found := wait.found(None)):
                 return found
-            place = self._publish(command, max(1.0, deadline - time.monotonic()))
+            place = self.publish(command, max(1.0, deadline - time.monotonic()))
             while (found := wait.found(place)) is None:
                 if time.monotonic() > deadline:
                     raise NotAnswered(command.job, command.id, place, patience_s)
@@ -168,7 +168,8 @@ class Asker:
             raise
         return follower
 
-    def _publish(self, command: Command, patience_s: float) -> Place:
+    def publish(self, command: Command, patience_s: float) -> Place:
+        """Put the command on the log and do not wait for its outcome; where it stands then."""
         partition = shard_of(command.job, self._cluster.shards)
         told: list[tuple[KafkaError | None, Message]] = []
         doing = f"publishing command {command.id} for job {command.job}"

@@ -11,7 +11,7 @@ from typing import Any, ParamSpec
 import msgspec
 from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from coordinator.web.problems import MEDIA_TYPE, Problem
 
@@ -25,12 +25,14 @@ TITLES = {
     404: "There is no such thing.",
     405: "There is no such method.",
     409: "The log no longer has what is asked for.",
+    413: "The request is too large.",
     415: "JSON is needed.",
     421: "The server is not called so.",
     422: "The request can't be understood.",
     503: "The log has not been read so far, or can't be.",
 }
 EVERYWHERE = (401, 421, 422, 503)
+EVENTS = {"text/event-stream": {"schema": {"type": "string"}}}
 
 
 class Contract:
@@ -38,7 +40,7 @@ class Contract:
 
     def __init__(self) -> None:
         self.router = APIRouter(prefix="/api/v1")
-        self._shapes: list[Any] = [Problem]
+        self.shapes: list[Any] = [Problem]
 
     def get(self, path: str, *problems: int, tag: str) -> Callable[[Callable[P, Awaitable[Any]]], Any]:
         """The decorated function's return type is the shape of the answer."""
@@ -48,6 +50,10 @@ class Contract:
         self, path: str, *problems: int, tag: str, status: int, takes: Any
     ) -> Callable[[Callable[P, Awaitable[Any]]], Any]:
         return self._route("POST", path, problems, tag, status, takes)
+
+    def stream(self, path: str, *problems: int, tag: str) -> Callable[[Callable[P, Awaitable[Any]]], Any]:
+        """Server-sent events."""
+        return self._route("GET", path, problems, tag, 200, None)
 
     def _route(
         self, method: str, path: str, problems: Iterable[int], tag: str, status: int, takes: Any
@@ -81,7 +87,7 @@ class Contract:
         return decorate
 
     def _responses(self, status: int, shape: Any, problems: Iterable[int]) -> dict[int | str, dict[str, Any]]:
-        said = {"application/json": {"schema": self.of(shape)}}
+        said = EVENTS if shape is StreamingResponse else {"application/json": {"schema": self.of(shape)}}
         found: dict[int | str, dict[str, Any]] = {status: {"description": "What was asked for.", "content": said}}
         problem = {MEDIA_TYPE: {"schema": self.of(Problem)}}
         for code in sorted({*EVERYWHERE, *problems}):
@@ -90,28 +96,33 @@ class Contract:
 
     def of(self, shape: Any) -> dict[str, Any]:
         """The schema of a type, as a reference; the type is among the components from now on."""
-        if shape not in self._shapes:
-            self._shapes.append(shape)
+        if shape not in self.shapes:
+            self.shapes.append(shape)
         (reference,), _ = msgspec.json.schema_components([shape], ref_template=REFERENCE)
         return reference
 
-    def install(self, app: FastAPI, description: str) -> None:
-        app.include_router(self.router)
 
-        def document() -> dict[str, Any]:
-            if app.openapi_schema is None:
-                made = get_openapi(title=app.title, version=app.version, description=description, routes=app.routes)
-                _, components = msgspec.json.schema_components(self._shapes, ref_template=REFERENCE)
-                schemas = made.setdefault("components", {}).setdefault("schemas", {})
-                schemas.pop("HTTPValidationError", None)  # FastAPI's own; ours are problems
-                schemas.pop("ValidationError", None)
-                schemas.update(components)
-                made["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-                made["security"] = [{"token": []}, {}]
-                app.openapi_schema = made
-            return app.openapi_schema
+def install(app: FastAPI, contracts: Iterable[Contract], description: str) -> None:
+    """All addresses, and the document that tells of them."""
+    shapes: list[Any] = []
+    for contract in contracts:
+        app.include_router(contract.router)
+        shapes += [shape for shape in contract.shapes if shape not in shapes]
 
-        app.openapi = document  # type: ignore[method-assign]
+    def document() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            made = get_openapi(title=app.title, version=app.version, description=description, routes=app.routes)
+            _, components = msgspec.json.schema_components(shapes, ref_template=REFERENCE)
+            schemas = made.setdefault("components", {}).setdefault("schemas", {})
+            schemas.pop("HTTPValidationError", None)  # FastAPI's own; ours are problems
+            schemas.pop("ValidationError", None)
+            schemas.update(components)
+            made["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+            made["security"] = [{"token": []}, {}]
+            app.openapi_schema = made
+        return app.openapi_schema
+
+    app.openapi = document  # type: ignore[method-assign]
 
 
 def json_answer(found: Any, status: int = 200) -> Response:

@@ -71,6 +71,11 @@ class Guard:
     def asks_for_token(self) -> bool:
         return bool(self.operate_token or self.read_token)
 
+    @property
+    def only_reads(self) -> bool:
+        """Nobody can operate here."""
+        return bool(self.read_token) and not self.operate_token
+
     def refusal(self, method: str, headers: Mapping[str, str], *, opens: bool = False) -> Refusal | None:
         """Why a request is refused; None when it may pass. `opens`: it asks for what holds no data (the page's own
         files, whether the process lives) and needs no token. Names of headers are in lower case."""

@@ -8,15 +8,15 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from coordinator.read_model import ReadModel
 from coordinator.web.problems import Refused
-from events.asking import Asker
+from events.asking import Asker, shards_of
 from events.cluster import Cluster
 from events.errors import DetentError, Place
 from events.records import Command
-from events.schema_topic import shared_codec
-from events.topics import TopicSettings, ensure_topics
+from events.schema_topic import reading_codec, shared_codec
 
 LOG = logging.getLogger(__name__)
 FIRST_PAUSE_S = 1.0
@@ -25,8 +25,9 @@ PUBLISH_S = 10.0
 
 
 class Window:
-    def __init__(self, cluster: Cluster, topics: TopicSettings, lease_ms: int) -> None:
-        self._cluster, self._topics, self._lease_ms = cluster, topics, lease_ms
+    def __init__(self, cluster: Cluster, lease_ms: int, *, operates: bool = True) -> None:
+        """Who only looks needs no right to write anything."""
+        self._cluster, self._lease_ms, self._operates = cluster, lease_ms, operates
         self._model: ReadModel | None = None
         self._asker: Asker | None = None
         self._reason = "the log is being read for the first time"
@@ -98,12 +99,12 @@ class Window:
 
     def _begin(self) -> None:
         began = time.monotonic()
-        ensure_topics(self._cluster, self._topics, patience_s=5.0)
-        codec = shared_codec(self._cluster)
+        self._cluster = replace(self._cluster, shards=shards_of(self._cluster, patience_s=5.0))
+        codec = shared_codec(self._cluster) if self._operates else reading_codec(self._cluster)
         model = ReadModel(self._cluster, codec, lease_ms=self._lease_ms)
         model.start()
         with self._lock:
-            self._asker = Asker(self._cluster, codec)
+            self._asker = Asker(self._cluster, codec) if self._operates else None
             self._model = model
             waiting, self._waiting = self._waiting, []
         LOG.info("the log is read took_ms=%.0f jobs=%d", (time.monotonic() - began) * 1000, model.jobs(limit=0).total)
