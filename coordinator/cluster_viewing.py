@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from msgspec.structs import replace
+
 from coordinator.lifecycle import TERMINAL_JOB
 from coordinator.state import Heard, State
 from coordinator.views import CoordinatorView, ShardView, TakeoverView, WorkerView
@@ -73,12 +75,18 @@ def coordinator_view(beat: Beat, heard_at: int, now: int) -> CoordinatorView:
     )
 
 
-def worker_views(states: Sequence[State], heard: Mapping[str, Heard], now: int, lease_ms: int) -> list[WorkerView]:
-    """Everyone who was heard, or has tasks, or was given up, by name."""
-    names = set(heard)
+def worker_views(
+    states: Sequence[State], heard: Mapping[str, Heard] | None, now: int, lease_ms: int
+) -> list[WorkerView]:
+    """Everyone who was heard, or has tasks, or was given up, by name. In the past nobody knows who was heard (None)."""
+    names = set(heard or ())
     for state in states:
         names |= {*state.tasks_on, *(worker for worker, event in state.workers.items() if event.to == "LOST")}
-    return [_worker(name, states, heard.get(name), now, lease_ms) for name in sorted(names - {""})]
+    found = [_worker(name, states, (heard or {}).get(name), now, lease_ms) for name in sorted(names - {""})]
+    if heard is not None:
+        return found
+    past = "it had tasks then; what it said is not on the log"
+    return [worker if worker.state == "LOST" else replace(worker, state="UNKNOWN", reason=past) for worker in found]
 
 
 def _worker(name: str, states: Sequence[State], heard: Heard | None, now: int, lease_ms: int) -> WorkerView:

@@ -7,22 +7,20 @@ Answers are of the state at a transaction boundary. Used in two ways: `catch_up`
 
 from __future__ import annotations
 
-import difflib
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from coordinator.cluster_viewing import MOST_TAKEOVERS, coordinator_view, shard_view, takeover_view, worker_views
+from coordinator.answers import Answers
 from coordinator.health_watch import HealthWatch
-from coordinator.job_index import RUNNING, JobIndex, Listed
+from coordinator.job_index import RUNNING, JobIndex
 from coordinator.lifecycle import TERMINAL_JOB
 from coordinator.shard_reading import Changed, ShardReading
 from coordinator.soft_reading import SoftReading
 from coordinator.state import JobView as KnownJob
 from coordinator.state import State
-from coordinator.viewing import checkpoint_views, command_views, ended_view, job_detail, job_view
 from coordinator.views import (
     CheckpointView,
     ClusterView,
@@ -43,7 +41,7 @@ from events.follower import Follower, log_poison
 from events.inputs import InputsReader, Partition
 from events.keys import shard_of
 from events.reader import UnreadablePartition, WholeTransactions
-from events.records import Cursor, Leader
+from events.records import Cursor
 from events.recovery import now_ms
 from events.schema_topic import reading_codec
 
@@ -267,6 +265,21 @@ class ReadModel:
     # Answers ---------------------------------------------------------------------------------------------------------
 
     @contextmanager
+    def now(self) -> Iterator[Answers]:
+        """What is known at this moment, for several questions: it does not move meanwhile. Be quick."""
+        with self._lock:
+            yield Answers(
+                states=[reading.state for reading in self._readings],
+                index=self._index,
+                at=self._now_ms(),
+                soft=self._soft,
+                unhealthy=self._health.unhealthy,
+                lease_ms=self.lease_ms,
+                elections=[reading.elections for reading in self._readings],
+                offsets=[reading.table.next_offset for reading in self._readings],
+            )
+
+    @contextmanager
     def state_of(self, job: str) -> Iterator[State]:
         """The state of the job's shard. It does not move meanwhile."""
         with self._lock:
@@ -277,91 +290,53 @@ class ReadModel:
         return job if job is not None and job.event is not None and job.event.to not in TERMINAL_JOB else None
 
     def jobs(
-        self,
-        states: Iterable[str] = (),
-        search: str = "",
-        start: int = 0,
-        limit: int = 50,
-        *,
-        unhealthy: bool = False,
+        self, states: Iterable[str] = (), search: str = "", start: int = 0, limit: int = 50, *, unhealthy: bool = False
     ) -> Page[JobView]:
         """A page of all jobs, newest first. `states` are states of the life cycle, or `running`, or `ended`."""
-        with self._lock:
-            if unhealthy:
-                names = sorted(name for name in self._health.unhealthy if search in name)
-                found, total = [Listed(0, n, self._index.newest(n)) for n in names[start : start + limit]], len(names)
-            else:
-                found, total = self._index.find(states, search, start, limit)
-            items = tuple(view for each in found if (view := self._line(each)) is not None)
-            return Page(items=items, total=total, start=start, counts=self._index.counts())
-
-    def _line(self, listed: Listed) -> JobView | None:
-        state = self._readings[self.shard_of(listed.job)].state
-        job = state.jobs.get(listed.job)
-        if job is not None and job.event is not None and job.event.incarnation == listed.incarnation:
-            return job_view(state, listed.job, self._now_ms(), self._soft.progress)
-        summary = state.summaries.get(listed.job, {}).get(listed.incarnation)
-        return ended_view(state, summary) if summary is not None else None
+        with self.now() as answers:
+            return answers.jobs(states, search, start, limit, unhealthy=unhealthy)
 
     def job(self, name: str, incarnation: int = 0) -> JobDetail | None:
         """All about a job, by default of the newest incarnation; None where there is none of this id."""
-        with self._lock, self.state_of(name) as state:
-            return job_detail(state, name, self._now_ms(), self._soft.progress, incarnation)
+        with self.now() as answers:
+            return answers.job(name, incarnation)
 
     def job_line(self, name: str) -> JobView | None:
-        with self._lock:
-            newest = self._index.newest(name)
-            return self._line(Listed(0, name, newest)) if newest else None
+        with self.now() as answers:
+            return answers.job_line(name)
 
     def checkpoints(self, name: str) -> list[CheckpointView]:
         """Those that the state knows: of each pipeline the newest completed one and the one in flight."""
-        with self._lock, self.state_of(name) as state:
-            return checkpoint_views(state, name, self._now_ms())
+        with self.now() as answers:
+            return answers.checkpoints(name)
 
     def commands(self, name: str) -> list[CommandView]:
-        with self._lock, self.state_of(name) as state:
-            return list(command_views(state, name))
+        with self.now() as answers:
+            return answers.commands(name)
 
     def command(self, job: str, command: str) -> CommandView | None:
         return next((each for each in self.commands(job) if each.id == command), None)
 
     def workers(self) -> list[WorkerView]:
-        with self._lock:
-            states = [reading.state for reading in self._readings]
-            return worker_views(states, self._soft.workers, self._now_ms(), self.lease_ms)
+        with self.now() as answers:
+            return answers.workers()
 
     def coordinators(self) -> list[CoordinatorView]:
-        with self._lock:
-            now = self._now_ms()
-            return [coordinator_view(beat, at, now) for _, (beat, at) in sorted(self._soft.beats.items())]
+        with self.now() as answers:
+            return answers.coordinators()
 
     def shards(self) -> list[ShardView]:
-        with self._lock:
-            beats = self._soft.living_beats(self._now_ms(), self.lease_ms)
-            return [shard_view(r.state, self.takeovers(r.shard), beats, r.table.next_offset) for r in self._readings]
+        with self.now() as answers:
+            return answers.shards()
 
     def takeovers(self, shard: int) -> list[TakeoverView]:
         """The last elections of the shard, oldest first."""
-        with self._lock:
-            found, before = list[TakeoverView](), ""
-            for event in self._readings[shard].elections:
-                known = event.state
-                if event.to == "LEADING" and isinstance(known, Leader):
-                    took_ms = self._soft.first_commits.get((shard, event.epoch), 0)
-                    found.append(takeover_view(shard, event, before, took_ms))
-                    before = known.coordinator
-            return found[-MOST_TAKEOVERS:]
+        with self.now() as answers:
+            return answers.takeovers(shard)
 
     def cluster_view(self) -> ClusterView:
-        with self._lock:
-            return ClusterView(
-                at=self._now_ms(),
-                shards=tuple(self.shards()),
-                coordinators=tuple(self.coordinators()),
-                workers=tuple(self.workers()),
-                jobs=self._index.counts(),
-                unhealthy=len(self._health.unhealthy),
-            )
+        with self.now() as answers:
+            return answers.cluster()
 
     def rows_per_second(self) -> float:
         """Of all that runs, by what workers said last."""
@@ -379,7 +354,5 @@ class ReadModel:
 
     def near(self, name: str, limit: int = 3) -> list[str]:
         """Ids that look like this one, for who mistyped it."""
-        with self._lock:
-            names = self._index.names()
-        begun = [each for each in names if each.startswith(name)][:limit]
-        return begun or difflib.get_close_matches(name, names, limit, 0.5)
+        with self.now() as answers:
+            return answers.near(name, limit)

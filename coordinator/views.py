@@ -216,7 +216,9 @@ class WorkerView(View, frozen=True):
     """A worker: what it said last, and what the coordinators make of it."""
 
     id: str
-    state: str  # HEARD, DRAINING, SILENT (longer than its lease), LOST (given up by a coordinator)
+    state: (
+        str  # HEARD, DRAINING, SILENT (longer than its lease), LOST (given up by a coordinator), UNKNOWN (in the past)
+    )
     instance: str = ""
     host: str = ""
     version: str = ""

@@ -63,11 +63,21 @@ class Header(NamedTuple):
 
 def peek(value: bytes) -> Header:
     """The first fields of an event's envelope. Raises ValueError when they are not there."""
+    return Header(*_numbers(value, len(Header._fields)))
+
+
+def peek_time(value: bytes) -> int:
+    """When an event was decided: its seventh field, without decoding the rest. Raises ValueError when it is not
+    there."""
+    return _numbers(value, 7)[6]
+
+
+def _numbers(value: bytes, count: int) -> list[int]:
     if value[:2] != SINGLE_OBJECT:
         raise ValueError("not in single-object encoding")
     numbers, at = [], BODY
     try:
-        for _ in Header._fields:
+        for _ in range(count):
             shift = n = 0
             while (byte := value[at]) & 128:
                 n |= (byte & 127) << shift
@@ -77,7 +87,7 @@ def peek(value: bytes) -> Header:
             numbers.append(n >> 1 ^ -(n & 1))
     except IndexError:
         raise ValueError("truncated within its first fields") from None
-    return Header(*numbers)
+    return numbers
 
 
 class Registry(Protocol):
