@@ -1,0 +1,254 @@
+"""An attempt of a task on Spark: slice after slice, each at an explicit position, staged; acknowledged at checkpoints.
+
+A thread of its own. It reads the next slice from where the last one ended, lets it through the transforms, and has each
+sink stage it. A checkpoint waits until the slice that runs is staged, and acknowledges the position behind it with all
+that was staged since the checkpoint before. Nothing is remembered but in positions: what the coordinator was told last
+is where the next attempt begins.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from events import records
+from events.log_fields import with_fields
+from workers import happenings as h
+from workers.engine import Say
+from workers.ledger import Identity
+from workers.plan import OptionsRefused, PlanError, task_plan
+from workers.spark.api import Context, Piece, Refused, Sink, Slice, Source, Unservable, tagged
+from workers.spark.kinds import make_sink, make_source
+from workers.spark.pace import Pace
+from workers.spark.session import NoSpark, Spark
+from workers.spark.transforms import Graph
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+LOG = logging.getLogger(__name__)
+IDLE_S = 0.05  # between looks at a source that has nothing now
+PROGRESS_S = 0.25
+SPARK_PATIENCE_S = 120.0
+
+
+class Position(msgspec.Struct, frozen=True):
+    """Where a task is, as the log has it: the counters go with it, so that they are right after every failover."""
+
+    at: msgspec.Raw  # the source's own
+    rows: int = 0
+    bytes_read: int = 0
+
+
+class Told(Exception):
+    """The loop was told to stop while it waited for Spark."""
+
+
+class Loop(threading.Thread):
+    """`stop`, `stage` and `lose` are for other threads."""
+
+    def __init__(
+        self, who: Identity, deploy: records.Deploy, say: Say, spark: Spark, context: Context, *, slice_s: float,
+        group: str,
+    ) -> None:  # fmt: skip
+        super().__init__(name=f"task {who.job} {who.pipeline}/{who.task}", daemon=True)
+        self.who, self.group = who, group
+        self._deploy, self._say, self._spark, self._context = deploy, say, spark, context
+        self._slice_s = slice_s
+        self._told = threading.Condition()
+        self._stopping: str | None = None
+        self._lost: str | None = None
+        self._checkpoint = 0
+        self.session: SparkSession | None = None
+        self._source: Source | None = None
+        self._sinks: dict[str, Sink] = {}
+        self._checked: set[str] = set()
+        self._pieces: list[tuple[str, Piece]] = []  # with their sinks; staged since the last acknowledgement
+        self._position, self._rows, self._bytes = b"", 0, 0
+        self._progress_at = 0.0
+        self.in_slice = False
+        self._log = with_fields(LOG, **who._asdict())
+
+    # For other threads -----------------------------------------------------------------------------------------------
+
+    def stop(self, reason: str) -> None:
+        with self._told:
+            self._stopping = self._stopping or reason
+            self._told.notify()
+
+    def stage(self, checkpoint: int) -> None:
+        with self._told:
+            self._checkpoint = checkpoint
+            self._told.notify()
+
+    def lose(self, reason: str) -> None:
+        """Spark is gone: whatever the loop is at ends, and begins anew elsewhere."""
+        with self._told:
+            self._lost = reason
+            self._told.notify()
+
+    def progressed(self) -> None:
+        """Said also by who watches Spark while a slice runs."""
+        self._say(h.Progressed(self.who, self._rows, self._bytes, self._context.now_ms()))
+
+    # For its own thread ----------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        last = self._last_word()
+        self._let_go()
+        self._say(last)
+
+    def _last_word(self) -> h.Stopped | h.Crashed:
+        """Runs the loop to its end."""
+        try:
+            self._begin()
+            self._say(h.Started(self.who))
+            self._go_on()
+        except Told:
+            pass
+        except (PlanError, OptionsRefused, Unservable) as error:
+            return h.Crashed(self.who, str(error), lasting=True)
+        except Refused as error:
+            return h.Crashed(self.who, str(error), lasting=error.lasting)
+        except Exception as error:  # noqa: BLE001  whatever it is, the attempt is over, and that must be known
+            if self._stopping is None:
+                self._log.warning("a task has crashed", exc_info=error)
+                return h.Crashed(self.who, self._lost or brief(error))
+        return h.Stopped(self.who, self._stopping or "")
+
+    def _begin(self) -> None:
+        who, deploy = self.who, self._deploy
+        plan = task_plan(deploy.specification, who.pipeline, who.task)
+        self.session = session = self._wait_for_spark()
+        self._spark.enter(session, self.group)
+        context = replace(self._context, session=lambda: session)
+        self._source = make_source(context, plan.source, plan.share, plan.shares)
+        self._graph = Graph(plan, session, context.allowed_modules)
+        for step in self._graph.sinks:
+            sink = self._sinks[step.name] = make_sink(context, step, who.job, who.incarnation)
+            sink.prepare(fresh=deploy.checkpoint == 0)
+        self._position = self._source.begin(self._restored(plan.source.name), deploy.checkpoint)
+        self._pace = Pace(self._source.first_goal, self._slice_s)
+
+    def _wait_for_spark(self) -> SparkSession:
+        try:
+            return self._spark.session(SPARK_PATIENCE_S, lambda: self._stopping is not None)
+        except NoSpark:
+            if self._stopping is not None:
+                raise Told from None
+            raise
+
+    def _restored(self, source: str) -> bytes:
+        """The source's position, with the counters that belong to it."""
+        position = self._deploy.position
+        if not position:
+            return b""
+        try:
+            known = msgspec.json.decode(position, type=Position)
+        except (msgspec.ValidationError, msgspec.DecodeError) as error:
+            has = f"that is no position of this engine ({error})"
+            raise Unservable(source, self._deploy.checkpoint, position, has) from error
+        self._rows, self._bytes = known.rows, known.bytes_read
+        return bytes(known.at)
+
+    def _go_on(self) -> None:
+        """Until it is told to stop."""
+        source, exhausted = self._source, False
+        assert source is not None
+        while (checkpoint := self._asked()) is not None:
+            if checkpoint:
+                self._acknowledge(checkpoint)
+            of_source = None if exhausted else source.next_slice(self._position, self._pace.goal)
+            if of_source is not None:
+                self._take(of_source)
+            if time.monotonic() >= self._progress_at:
+                self._progress_at = time.monotonic() + PROGRESS_S
+                self.progressed()
+            if not exhausted and source.at_end(self._position):
+                exhausted = True
+                self.progressed()
+                self._say(h.Exhausted(self.who, self._log_position()))
+            elif of_source is None:
+                self._wait(None if exhausted else IDLE_S)
+
+    def _asked(self) -> int | None:
+        """The checkpoint to acknowledge, 0 for none; None when it is to stop."""
+        with self._told:
+            if self._stopping is not None:
+                return None
+            if self._lost is not None:
+                raise NoSpark(self._lost)
+            checkpoint, self._checkpoint = self._checkpoint, 0
+            return checkpoint
+
+    def _wait(self, limit_s: float | None) -> None:
+        def spoken_to() -> bool:
+            return self._stopping is not None or self._lost is not None or self._checkpoint > 0
+
+        with self._told:
+            self._told.wait_for(spoken_to, limit_s)
+
+    def _take(self, taken: Slice) -> None:
+        """A slice through the transforms into every sink's staging."""
+        began = time.monotonic()
+        several = len(self._graph.sinks) > 1
+        self.in_slice = True
+        try:
+            # What feeds several sinks is read once, and is the same for all of them.
+            frame = taken.frame.persist() if several else taken.frame
+            staged = {name: self._stage(name, each, taken.rows) for name, each in self._graph.frames(frame).items()}
+            if several:
+                frame.unpersist()
+        finally:
+            self.in_slice = False
+        self._position = taken.after
+        self._rows += taken.rows if taken.rows >= 0 else max(staged.values(), default=0)
+        self._bytes += taken.size
+        self._pace.took(taken.weight, time.monotonic() - began)
+
+    def _stage(self, name: str, frame: DataFrame, rows: int) -> int:
+        sink = self._sinks[name]
+        if name not in self._checked:
+            sink.check(frame.schema)
+            self._checked.add(name)
+        pieces = sink.stage(frame, self.who, rows)
+        self._pieces += [(name, piece) for piece in pieces]
+        return sum(piece.rows for piece in pieces)
+
+    def _acknowledge(self, checkpoint: int) -> None:
+        """All that it names is durable: sinks see to that before they return."""
+        pieces = tuple(tagged(name, piece) for name, piece in self._pieces)
+        self._pieces.clear()
+        self._say(h.Staged(self.who, checkpoint, self._log_position(), pieces, self._rows, self._bytes))
+
+    def _log_position(self) -> bytes:
+        return msgspec.json.encode(Position(msgspec.Raw(self._position), self._rows, self._bytes))
+
+    def _let_go(self) -> None:
+        """What was staged and never acknowledged goes; where that fails, the removal of staging takes it."""
+        for name, sink in self._sinks.items():
+            mine = [piece for of, piece in self._pieces if of == name]
+            self._try(lambda sink=sink, mine=mine: sink.discard(mine))  # type: ignore[misc]
+            self._try(sink.close)
+        if self._source is not None:
+            self._try(self._source.close)
+        self._pieces.clear()
+
+    def _try(self, what: Callable[[], None]) -> None:
+        try:
+            what()
+        except Exception as error:  # noqa: BLE001  the attempt is over: nothing hangs on it
+            self._log.warning("leaves something behind: %s", brief(error))
+
+
+def brief(error: BaseException) -> str:
+    """What Spark says in its first lines; the rest, the Java stack, is in the log."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    told = [line.strip() for line in lines if not line.lstrip().startswith(("at ", "..."))]
+    return f"{type(error).__name__}: {' '.join(told[:6])}"[:1500]
