@@ -114,6 +114,7 @@ class Launch:
 
 
 PLAIN = Launch()
+TRIAL, SPARK = "workers.trial:TrialEngine", "workers.spark.engine:SparkEngine"
 
 
 @dataclass
@@ -153,6 +154,7 @@ class Fleet:
             "kafka.topic_prefix": self.cluster.prefix,
             "kafka.shards": self.cluster.shards,
             "state_dir": self.directory / "state",
+            "worker.engine": TRIAL,
             **{f"kafka.{name}": value for name, value in self.cluster.properties.items()},
             **self.settings,
             **settings,

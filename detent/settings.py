@@ -196,6 +196,10 @@ class Spark(Section, frozen=True):
         str, text("Spark's master.", may_be="local[*], spark://…, k8s://…, yarn or sc://…", pattern=r"\A\S+\Z")
     ] = "local[*]"
     conf: Annotated[dict[str, str], text("Any property of Spark.", may_be="text")] = {}
+    slice_ms: Annotated[
+        int,
+        number(10, 10 * 60_000, "How long a slice of a task's work should take; a checkpoint waits for one at most."),
+    ] = 1500
 
 
 class Worker(Section, frozen=True):
@@ -241,7 +245,7 @@ class Worker(Section, frozen=True):
             pattern=r"\A[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*\Z",
             may_be="module:name",
         ),
-    ] = "workers.trial:TrialEngine"
+    ] = "workers.spark.engine:SparkEngine"
     health_address: Annotated[
         str,
         parsed(

@@ -108,7 +108,12 @@ def service_settings(settings: Settings, worker: str, directory: Path) -> Servic
         core=core,
         directory=directory,
         engine=find_engine(chosen.engine, chosen.allowed_modules),
-        engine_options={"spark.master": chosen.spark.master, "spark.conf": chosen.spark.conf},
+        engine_options={
+            "spark.master": chosen.spark.master,
+            "spark.conf": chosen.spark.conf,
+            "slice_ms": chosen.spark.slice_ms,
+            "allowed_modules": tuple(chosen.allowed_modules),
+        },
         heartbeat_ms=chosen.heartbeat_ms,
         topics=topic_settings(settings),
         host=host,

@@ -134,6 +134,11 @@ class Cluster:
         merged = self._with(WRITING, _dotted(properties))
         return _made(lambda: Producer(merged, logger=logger))
 
+    def of_clients(self) -> dict[str, str]:
+        """What others need to reach this cluster as Detent does, secrets included."""
+        given = {name: str(value) for name, value in self.properties.items()}
+        return {"bootstrap.servers": self.bootstrap_servers, **given}
+
     def transactional_id(self, shard: int) -> str:
         """Whoever opened a producer with it last leads the shard."""
         return f"{self.prefix}-shard-{shard}"

@@ -209,7 +209,7 @@ class Outside:
         settings = [
             f"kafka.bootstrap_servers={cluster.bootstrap_servers}", f"kafka.topic_prefix={cluster.prefix}",
             f"kafka.shards={cluster.shards}", f"state_dir={state}", "worker.id=w1", "worker.heartbeat_ms=100",
-            "worker.repeat_ms=200", "worker.repeat_cap_ms=500", *sets,
+            "worker.repeat_ms=200", "worker.repeat_cap_ms=500", "worker.engine=workers.trial:TrialEngine", *sets,
         ]  # fmt: skip
         command = [sys.executable, "-m", "detent", "worker"]
         command += [word for setting in settings for word in ("--set", setting)]

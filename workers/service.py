@@ -171,7 +171,7 @@ class Service:
             directory=settings.directory,
             now_ms=self._clock.now_ms,
             slots=settings.core.slots,
-            options=settings.engine_options,
+            options={**settings.engine_options, "kafka": self.cluster.of_clients()},
         )
         try:
             self._engine = settings.engine(around)

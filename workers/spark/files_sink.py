@@ -80,6 +80,13 @@ class FilesSink:
     def stage(self, frame: DataFrame, who: Identity, rows: int) -> Sequence[Piece]:
         name = piece_name(who)
         folder = self._staging / name
+        try:
+            return self._stage_in(folder, frame, rows)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+    def _stage_in(self, folder: Path, frame: DataFrame, rows: int) -> list[Piece]:
         options = self._options
         if 0 <= rows <= FEW_ROWS and options.format == "parquet" and not options.partition_by and not options.writer:
             count = _write_here(frame, folder)
@@ -93,7 +100,7 @@ class FilesSink:
         for directory in {(folder / file).parent for file in files} | {folder}:
             sync_directory(directory)
         sync_directory(self._staging)
-        return [Piece(name, count, size, zlib.compress(json.dumps(files).encode()))]
+        return [Piece(folder.name, count, size, zlib.compress(json.dumps(files).encode()))]
 
     def _write_by_spark(self, frame: DataFrame, folder: Path) -> int:
         from pyspark.sql import Observation

@@ -244,6 +244,8 @@ class Spark:
         if process is not None:
             process.kill()
             process.wait()
+            if process.stdin is not None:
+                process.stdin.close()
             _forget_the_jvm()
         elif session is not None:
             with contextlib.suppress(Exception):  # the server may be gone; nothing hangs on its leave

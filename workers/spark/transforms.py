@@ -97,11 +97,10 @@ def python(step: Step, session: SparkSession, allowed_modules: Sequence[str]) ->
     function = find_function(step, options.function, allowed_modules)
 
     def transform(frames: dict[str, DataFrame]) -> DataFrame:
-        from pyspark.sql.classic.dataframe import DataFrame as Classic
-        from pyspark.sql.connect.dataframe import DataFrame as Remote
+        from pyspark.sql import DataFrame as Frame
 
         result = function(together(step, frames), **options.arguments)
-        if not isinstance(result, Classic | Remote):
+        if not isinstance(result, Frame):
             raise Refused(f"{options.function} of {step.name!r} gave {type(result).__name__}, and not a DataFrame")
         return result
 
