@@ -20,8 +20,8 @@ setup: .venv/.ready  ## .venv from the hashed requirements, and the jars of brok
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
 	@touch $@
 
-demo: setup      ## see it work, on the embedded broker
-	@$(BIN)/python -m detent demo
+demo: setup      ## see it work, with a kill -9 in the middle; KEEP=1 leaves it running
+	@$(BIN)/python -m detent demo $(if $(KEEP),--keep)
 
 test: check      ## all tests
 	@$(BIN)/python -m pytest

@@ -41,11 +41,11 @@ def watch_job(
     incarnation: int = 0,
     *,
     as_json: bool = False,
-    tend: Callable[[], None] = lambda: None,
+    meanwhile: Callable[[ReadModel, JobDetail], None] = lambda _model, _detail: None,
     on: Console | None = None,
 ) -> JobView:
-    """Show the job until it has ended; how it ended. `tend` is called all the while. Raises NoSuchJob, and
-    StoppedWatching after Ctrl-C."""
+    """Show the job until it has ended; how it ended. `meanwhile` is called again and again, with what is known.
+    Raises NoSuchJob, and StoppedWatching after Ctrl-C."""
     with ReadModel(cluster, codec) as model, Stopping() as stopping:
         model.catch_up()
         first = model.job(job, incarnation)
@@ -56,10 +56,10 @@ def watch_job(
         shown = _Json() if as_json else _Drawing(screen) if screen.is_terminal else _Lines()
         with shown:
             while True:
-                tend()
                 model.advance(0.1)
                 detail = model.job(job, number) or first
                 shown.show(detail)
+                meanwhile(model, detail)
                 if detail.job.is_ended:
                     shown.show(detail, last=True)
                     return detail.job

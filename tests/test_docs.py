@@ -63,8 +63,10 @@ def test_the_program_of_the_tour(tmp_path: Path) -> None:
 def test_the_demo(tmp_path: Path) -> None:
     done = ran([sys.executable, "-m", "detent", "demo"], tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "killed with -9" in done.stdout
-    assert "every committed transition is there, once; nothing uncommitted is" in done.stdout
+    assert "kill -9 of coordinator" in done.stdout
+    assert "has taken over in" in done.stdout
+    assert "kill -9 of worker" in done.stdout
+    assert "each of the source's is there, exactly once" in done.stdout
     assert not done.stderr
 
 
