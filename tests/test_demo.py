@@ -1,4 +1,4 @@
-"""The demo: what it checks, and that it fails when the rows do not match. That it works is tested with the documents."""
+"""The demo: what it checks, and that rows which do not match fail it. That it works is tested with the documents."""
 
 from __future__ import annotations
 
