@@ -7,7 +7,7 @@ import shutil
 import time
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -16,6 +16,7 @@ from coordinator.read_model import ReadModel
 from coordinator.views import JobDetail, JobView, TakeoverView
 from detent.client import Client
 from detent.demo_play import JOB, Play, RowsDiffer, TrialPlay
+from detent.demo_spark import SparkPlay
 from detent.exits import Exit
 from detent.options import Changes, ConfigFile, StateDir, settings_for
 from detent.output import console
@@ -29,6 +30,7 @@ from events.errors import DetentError
 from events.keys import shard_of
 
 COORDINATORS = WORKERS = 2
+ROWS = 4_000_000
 # For a machine that runs all of it at once: a busy one must not lose a worker that is only slow.
 SETTINGS = {
     "kafka.shards": "2",
@@ -114,6 +116,8 @@ def run_demo(
     keep: Annotated[
         bool, typer.Option("--keep", envvar="KEEP", help="Leave everything running afterwards, until Ctrl-C.")
     ] = False,
+    rows: Annotated[int, typer.Option("--rows", min=1000, help="How many rows, on Spark.")] = ROWS,
+    engine: Annotated[Literal["spark", "trial"], typer.Option("--engine", help="What runs the tasks.")] = "trial",
     state_dir: StateDir = None,
     config: ConfigFile = None,
     changes: Changes = None,
@@ -128,11 +132,11 @@ def run_demo(
     if embedded.status(directory) is not None:
         raise DetentError(f"a demo runs already in {directory}: stop it with Ctrl-C where it was started")
     shutil.rmtree(directory, ignore_errors=True)
-    ours = [*(changes or ()), *(f"{name}={value}" for name, value in SETTINGS.items())]
+    play: Play = SparkPlay(directory, rows) if engine == "spark" else TrialPlay(directory)
+    ours = [*(changes or ()), *(f"{name}={value}" for name, value in {**SETTINGS, **play.settings}.items())]
     ours += ["kafka.bootstrap_servers=", f"state_dir={directory}"]
     loaded = settings_for(config, ours)
     screen = console()
-    play: Play = TrialPlay(directory)
     demo = Demo(screen, play)
     wanted = programs(COORDINATORS, WORKERS, common_options(config, ours, ()))
     try:

@@ -4,6 +4,7 @@ reader that knows nothing of Detent."""
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -28,6 +29,7 @@ class Play(Protocol):
 
     says: str  # what the job does, in a sentence
     rows: int  # in all
+    settings: Mapping[str, str]  # that it needs
 
     def prepare(self, cluster: Cluster) -> None:
         """Make the input."""
@@ -46,6 +48,7 @@ class TrialPlay:
     def __init__(self, directory: Path, rows: int = 20_000, rate: float = 600.0) -> None:
         self.rows, self._rate, self._out = rows, rate, directory / "out"
         self._split = rows // 2
+        self.settings: Mapping[str, str] = {"worker.engine": "workers.trial:TrialEngine"}
         self.says = f"{rows:,} numbers from two sources, on the trial engine, into files of lines"
 
     def prepare(self, cluster: Cluster) -> None:
