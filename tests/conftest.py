@@ -7,8 +7,12 @@ from collections.abc import Generator, Iterator
 import pytest
 
 from events import embedded
-from tests.containers import engine, image
+from events.recovery import now_ms
+from tests.containers import engine as docker
+from tests.containers import image
 from tests.containers.broker import Brokers
+from workers.engine import Surroundings
+from workers.spark.engine import SparkEngine
 
 
 @pytest.fixture(scope="session")
@@ -21,14 +25,23 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[embedded.Embedd
 
 
 @pytest.fixture(scope="session")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkEngine]:
+    """Spark, once for the whole session."""
+    options = {"spark.master": "local[2]", "slice_ms": 300, "allowed_modules": ("tests.spark_functions",)}
+    made = SparkEngine(Surroundings("w1", "i", tmp_path_factory.mktemp("spark-worker"), now_ms, options=options))
+    yield made
+    made.close(10)
+
+
+@pytest.fixture(scope="session")
 def docker_engine() -> None:
     """Tests that need the Docker engine ask for this: skipped where there is none, failed where there must be one."""
-    if missing := engine.why_no_engine():
-        if engine.is_required():
+    if missing := docker.why_no_engine():
+        if docker.is_required():
             pytest.fail(missing)
         pytest.skip(missing)
-    engine.set_up_testcontainers()
-    engine.remove_leftovers()
+    docker.set_up_testcontainers()
+    docker.remove_leftovers()
 
 
 @pytest.fixture(scope="session")

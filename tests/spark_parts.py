@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 from collections import Counter
@@ -17,6 +18,7 @@ from workers.ledger import Identity
 from workers.spark.engine import SparkEngine
 
 LIMIT_S = 120.0
+NAMES = (f"job-{number}" for number in itertools.count())
 
 
 class Heard:
@@ -122,9 +124,14 @@ class Hand:
         return answers[0]
 
 
+def hand(engine: SparkEngine, body: str) -> Hand:
+    """With a job of its own."""
+    return Hand(engine, body, next(NAMES))
+
+
 def files_in(path: Path, ending: str = "parquet") -> list[Path]:
-    hidden = [path for path in path.rglob("*") if any(part.startswith(".") for part in path.relative_to(path).parts)]
-    return sorted(file for file in path.rglob(f"*.{ending}") if ".staging" not in file.parts and file not in hidden)
+    """What is published."""
+    return sorted(file for file in path.rglob(f"*.{ending}") if ".staging" not in file.parts)
 
 
 def ids(path: Path, column: str = "id") -> Counter[int]:

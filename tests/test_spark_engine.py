@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,30 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from events.recovery import now_ms
 from tests.logs import until
-from tests.spark_parts import Hand, files_in, ids, job, sink, source, transform
+from tests.spark_parts import Hand, files_in, hand, ids, job, sink, source, transform
 from workers import happenings as h
-from workers.engine import Surroundings
 from workers.spark.engine import SparkEngine
 
 # PySpark leaves the sockets that results come by to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
-NAMES = (f"job-{number}" for number in itertools.count())
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkEngine]:
-    options = {"spark.master": "local[2]", "slice_ms": 300, "allowed_modules": ("tests.spark_functions",)}
-    around = Surroundings("w1", "i", tmp_path_factory.mktemp("worker"), now_ms, options=options)
-    made = SparkEngine(around)
-    yield made
-    made.close(10)
-
-
-def hand(engine: SparkEngine, body: str, incarnation: int = 1) -> Hand:
-    return Hand(engine, body, next(NAMES), incarnation)
-
 
 # Slices and checkpoints ----------------------------------------------------------------------------------------------
 

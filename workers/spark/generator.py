@@ -5,9 +5,10 @@ Task `share` of `shares` has the numbers share, share + shares, … A position i
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from workers.plan import Step, options_of
 from workers.spark.api import Context, Refused, Slice, Unservable
@@ -75,5 +76,4 @@ class Generator:
             raise Refused(f"a column of source {self._name!r} can't be made: {error}") from error
 
     def _done(self, position: bytes) -> int:
-        done = json.loads(position)
-        return done if isinstance(done, int) else -1
+        return msgspec.json.decode(position, type=int)

@@ -133,7 +133,7 @@ class Loop(threading.Thread):
         for step in self._graph.sinks:
             sink = self._sinks[step.name] = make_sink(context, step, who.job, who.incarnation)
             sink.prepare(fresh=deploy.checkpoint == 0)
-        self._position = self._source.begin(self._restored(plan.source.name), deploy.checkpoint)
+        self._position = self._begin_source(self._source, plan.source.name)
         self._pace = Pace(self._source.first_goal, self._slice_s)
 
     def _wait_for_spark(self) -> SparkSession:
@@ -144,18 +144,17 @@ class Loop(threading.Thread):
                 raise Told from None
             raise
 
-    def _restored(self, source: str) -> bytes:
-        """The source's position, with the counters that belong to it."""
-        position = self._deploy.position
+    def _begin_source(self, source: Source, name: str) -> bytes:
+        """From the source's position, with the counters that belong to it."""
+        position, checkpoint = self._deploy.position, self._deploy.checkpoint
         if not position:
-            return b""
+            return source.begin(b"", checkpoint)
         try:
             known = msgspec.json.decode(position, type=Position)
+            self._rows, self._bytes = known.rows, known.bytes_read
+            return source.begin(bytes(known.at), checkpoint)
         except (msgspec.ValidationError, msgspec.DecodeError) as error:
-            has = f"that is no position of this engine ({error})"
-            raise Unservable(source, self._deploy.checkpoint, position, has) from error
-        self._rows, self._bytes = known.rows, known.bytes_read
-        return bytes(known.at)
+            raise Unservable(name, checkpoint, position, f"that is no position of it ({error})") from error
 
     def _go_on(self) -> None:
         """Until it is told to stop."""
