@@ -1,0 +1,84 @@
+"""Kafka's records as rows of a data frame: what a value is, by the source's format, and which columns there are.
+
+Reading and Avro are done in Spark's Python processes (workers/spark/kafka_read.py), text and JSON by Spark itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from workers.plan import OptionsRefused
+from workers.secrets import Scalar
+from workers.spark.arrow_frames import arrow_frame
+from workers.spark.avro_values import AvroColumns, record_fields
+from workers.spark.kafka_read import Columns, Range, ddl_of, read_ranges
+from workers.spark.part_options import KafkaSourceOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+RAW = ("key", "value", "topic", "partition", "offset", "timestamp")
+PREFIX = "kafka_"
+
+
+class Values:
+    """Ranges → frames, for one source."""
+
+    def __init__(self, options: KafkaSourceOptions, step: str) -> None:
+        """Raises OptionsRefused."""
+        self._options = options
+        if options.format in ("json", "avro") and not options.schema:
+            raise OptionsRefused(f"{step!r} reads {options.format} and needs a schema")
+        if options.format in ("raw", "string") and options.schema:
+            raise OptionsRefused(f"{step!r} reads {options.format}, which has no schema")
+        self._strict = options.on_bad_record == "fail"
+        self._beside = list(options.columns)
+        self._avro = record_fields(options.schema, step) if options.format == "avro" else []
+
+    def frame(
+        self, session: SparkSession, properties: Mapping[str, Scalar], splits: Sequence[Sequence[Range]]
+    ) -> DataFrame:
+        """Lazy: it is read when Spark runs it."""
+        from pyspark.sql import functions as f
+
+        kind, beside = self._options.format, [f.col(name).alias(f"{PREFIX}{name}") for name in self._beside]
+        if kind == "avro":
+            return self._avro_frame(session, properties, splits)
+        if kind == "raw":
+            names = [*RAW, *(name for name in self._beside if name not in RAW)]
+            return arrow_frame(session, splits, Reading(properties, Columns(names)), ddl_of(names))
+        names = ["value", *self._beside]
+        frame = arrow_frame(session, splits, Reading(properties, Columns(names)), ddl_of(names))
+        text = f.col("value").cast("string")
+        if kind == "string":
+            return frame.select(text.alias("value"), *beside)
+        mode = {"mode": "FAILFAST" if self._strict else "PERMISSIVE"}
+        row = f.from_json(text, self._options.schema, mode).alias("value")
+        return frame.select(row, *beside).select("value.*", *(f"{PREFIX}{name}" for name in self._beside))
+
+    def _avro_frame(
+        self, session: SparkSession, properties: Mapping[str, Scalar], splits: Sequence[Sequence[Range]]
+    ) -> DataFrame:
+        from pyspark.sql.pandas.types import from_arrow_schema
+        from pyspark.sql.types import StructType
+
+        options = self._options
+        batches = AvroColumns(options.schema, self._avro, options.avro_header_bytes, self._strict, self._beside)
+        schema = from_arrow_schema(pa.schema(self._avro))
+        for field in StructType.fromDDL(ddl_of(self._beside)) if self._beside else ():
+            schema = schema.add(field)
+        frame = arrow_frame(session, splits, Reading(properties, batches), schema)
+        return frame.withColumnsRenamed({name: f"{PREFIX}{name}" for name in self._beside})
+
+
+class Reading:
+    """Sent to Spark's Python processes: how the ranges of a split are read there."""
+
+    def __init__(self, properties: Mapping[str, Scalar], batches: Callable[[list[Any]], pa.RecordBatch]) -> None:
+        self._properties, self._batches = dict(properties), batches
+
+    def __call__(self, split: Sequence[Range]) -> Iterator[pa.RecordBatch]:
+        return read_ranges(self._properties, split, self._batches)
