@@ -36,7 +36,7 @@ def arrow_frame(
     from pyspark.sql.udf import UserDefinedFunction
     from pyspark.util import PythonEvalType
 
-    made = UserDefinedFunction(rows, returnType=schema, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)  # type: ignore[arg-type]
+    made = UserDefinedFunction(rows, returnType=schema, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
     column: Any = made(numbers["id"])
     java: Any = numbers
     return ClassicFrame(java._jdf.mapInArrow(column._jc, False, None), session)

@@ -41,6 +41,13 @@ DDL: Mapping[str, str] = {
     "timestamp": "TIMESTAMP",
     "headers": "ARRAY<STRUCT<key: STRING, value: BINARY>>",
 }
+
+
+def _headers(message: Message) -> list[dict[str, Any]] | None:
+    given: Any = message.headers()
+    return None if given is None else [{"key": name, "value": value} for name, value in given]
+
+
 # How it is had from messages of one partition.
 COLUMNS: Mapping[str, Callable[[list[Message]], pa.Array]] = {
     "key": lambda messages: pa.array(map(Message.key, messages), pa.binary(), size=len(messages)),
@@ -51,11 +58,8 @@ COLUMNS: Mapping[str, Callable[[list[Message]], pa.Array]] = {
     "timestamp": lambda messages: pa.array(
         [time_ms * 1000 if kind else None for kind, time_ms in map(Message.timestamp, messages)], TIMESTAMP
     ),
-    "headers": lambda messages: pa.array(
-        [None if (headers := message.headers()) is None else [
-            {"key": name, "value": value} for name, value in headers] for message in messages], HEADERS
-    ),
-}  # fmt: skip
+    "headers": lambda messages: pa.array(map(_headers, messages), HEADERS, size=len(messages)),
+}
 
 
 class Range(NamedTuple):
