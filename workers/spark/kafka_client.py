@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
 from events.cluster import Cluster, refuses
+from events.topics import answered
 from workers.plan import OptionsRefused
 from workers.secrets import Scalar, Secret, Secrets
-from workers.spark.api import Context, Refused
+from workers.spark.api import Context
 
-ASK_S = 10.0
+ASK_S, PATIENCE_S = 3.0, 30.0
 # What a job may not set: exactly-once depends on them.
 OURS = frozenset({"isolation.level", "auto.offset.reset", "enable.auto.commit", "enable.partition.eof",
                   "enable.idempotence", "acks", "transactional.id"})  # fmt: skip
@@ -52,16 +53,11 @@ def cluster_of(properties: Mapping[str, Scalar]) -> PlainCluster:
 
 
 def partitions_of(consumer: Consumer, cluster: Cluster, topics: Sequence[str]) -> list[tuple[str, int]]:
-    """All partitions of the topics that are there; a topic that is not has none. Raises Refused."""
+    """All partitions of the topics that are there; a topic that is not has none."""
     found = []
     for topic in topics:
         doing = f"asking for the partitions of {topic}"
-        try:
-            about = consumer.list_topics(topic, timeout=ASK_S).topics[topic]
-        except KafkaException as error:
-            raise cluster.turned_away(doing) or Refused(
-                f"no broker at {cluster.bootstrap_servers} answered while {doing}: {error.args[0].str()}", lasting=False
-            ) from error
+        about = answered(cluster, doing, PATIENCE_S, lambda: consumer.list_topics(topic, timeout=ASK_S).topics[topic])  # noqa: B023
         if about.error is not None and refuses(about.error):
             raise cluster.refusal(doing, about.error)
         found += [(topic, partition) for partition in sorted(about.partitions)]
@@ -69,10 +65,7 @@ def partitions_of(consumer: Consumer, cluster: Cluster, topics: Sequence[str]) -
 
 
 def ends_of(consumer: Consumer, cluster: Cluster, topic: str, partition: int) -> Ends:
-    """Raises Refused where no broker answers."""
-    try:
+    def ask() -> Ends:
         return Ends(*consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=ASK_S))
-    except KafkaException as error:
-        if refuses(error.args[0]):
-            raise cluster.refusal(f"asking for the ends of {topic}/{partition}", error.args[0]) from error
-        raise Refused(f"the ends of {topic}/{partition} can't be had: {error.args[0].str()}", lasting=False) from error
+
+    return answered(cluster, f"asking for the ends of {topic}/{partition}", PATIENCE_S, ask)

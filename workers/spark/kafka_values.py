@@ -14,7 +14,7 @@ from workers.plan import OptionsRefused
 from workers.secrets import Scalar
 from workers.spark.arrow_frames import arrow_frame
 from workers.spark.avro_values import AvroColumns, record_fields
-from workers.spark.kafka_read import DDL, Columns, Range, ddl_of, read_ranges
+from workers.spark.kafka_read import Columns, Range, ddl_of, read_ranges
 from workers.spark.part_options import KafkaSourceOptions
 
 if TYPE_CHECKING:
@@ -63,12 +63,14 @@ class Values:
         self, session: SparkSession, properties: Mapping[str, Scalar], splits: Sequence[Sequence[Range]]
     ) -> DataFrame:
         from pyspark.sql.pandas.types import from_arrow_schema
+        from pyspark.sql.types import StructType
 
         options = self._options
         batches = AvroColumns(options.schema, self._avro, options.avro_header_bytes, self._strict, self._beside)
         schema = from_arrow_schema(pa.schema(self._avro))
-        for name in self._beside:
-            schema = schema.add(name, DDL[name])
+        beside: Any = StructType.fromDDL(ddl_of(self._beside)) if self._beside else ()
+        for field in beside:
+            schema = schema.add(field)
         frame = arrow_frame(session, splits, Reading(properties, batches), schema)
         return frame.withColumnsRenamed({name: f"{PREFIX}{name}" for name in self._beside})
 

@@ -14,6 +14,7 @@ import msgspec
 
 from workers.plan import OptionsRefused, Step
 from workers.spark import options as o
+from workers.spark import part_options as p
 from workers.spark.api import Context, Sink, Source
 
 
@@ -25,6 +26,7 @@ class Kind(NamedTuple):
 SOURCES: Mapping[str, Kind] = {
     "generator": Kind(o.GeneratorOptions, "workers.spark.generator:Generator"),
     "files": Kind(o.FilesSourceOptions, "workers.spark.files_source:FilesSource"),
+    "kafka": Kind(p.KafkaSourceOptions, "workers.spark.kafka_source:KafkaSource"),
 }
 
 TRANSFORMS: Mapping[str, Kind] = {

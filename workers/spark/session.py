@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -276,6 +277,8 @@ def _launch(settings: SparkSettings, jars: Path | None) -> tuple[SparkSession, s
     conf = SparkConf(loadDefaults=False)
     for name, value in settings.all_conf(jars).items():
         conf.set(name, value)
+    if settings.is_local:  # Spark's Python processes are of this Python, with its packages
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     log = settings.directory / LOG_FILE
     if log.exists():
         log.replace(log.with_suffix(".previous.log"))

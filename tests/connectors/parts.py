@@ -1,69 +1,21 @@
-"""What the tests of sources and sinks share: a Spark session of the test process, and the steps of a task, one by one.
-
-The session is one for all tests of a process. Each test takes a session of its own from it (views, catalogs)."""
+"""What the tests of sources and sinks share: the steps of a task, one by one, in the hand."""
 
 from __future__ import annotations
 
-import functools
-import gc
-import os
-import sys
-import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
-from events.jars import SPARK_JARS, fetch_jars
 from workers.ledger import Identity
 from workers.plan import Step
 from workers.spark.api import Commit, Context, Piece, Sink, Source
 
-# PySpark leaves a socket to the collector after each `collect`. Whoever asks for `tidy_sockets` too has it closed in
-# the same test, where that is no error.
+ContextMaker = Callable[..., Context]
 SPARK_SOCKETS = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
-
-
-@pytest.fixture(autouse=True)
-def tidy_sockets() -> Iterator[None]:
-    yield
-    gc.collect()
-
-
-CONF = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.memory": "800m",
-    "spark.log.level": "ERROR",
-}
-
-
-@functools.cache
-def _base() -> SparkSession:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    jars = fetch_jars(SPARK_JARS)
-    builder = SparkSession.builder.master("local[2]").config("spark.driver.extraClassPath", f"{jars}/*")
-    for name, value in CONF.items():
-        builder = builder.config(name, value)
-    return builder.config("spark.sql.warehouse.dir", tempfile.mkdtemp(prefix="detent-warehouse")).getOrCreate()
-
-
-def a_session() -> SparkSession:
-    return _base().newSession()
-
-
-def a_context(directory: Path, **more: Any) -> Context:
-    session = a_session()
-    return Context(session=lambda: session, directory=directory, now_ms=lambda: 0, **more)
 
 
 def a_step(kind: str, name: str = "it", **options: Any) -> Step:

@@ -7,7 +7,6 @@ import json
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import fastavro
@@ -16,13 +15,12 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from events.embedded import EmbeddedBroker
-from tests import parts
+from tests.connectors import parts
 from workers.plan import OptionsRefused
 from workers.spark.api import Refused, Unservable
 from workers.spark.kafka_source import KafkaSource
 
 pytestmark = [pytest.mark.broker, parts.SPARK_SOCKETS]
-tidy_sockets = parts.tidy_sockets
 
 
 class Topic:
@@ -65,8 +63,8 @@ def topic(broker: EmbeddedBroker) -> Topic:
 
 
 @pytest.fixture
-def make(topic: Topic, tmp_path: Path) -> Iterator[Callable[..., KafkaSource]]:
-    context, made = parts.a_context(tmp_path, kafka={"bootstrap.servers": topic.servers}), list[KafkaSource]()
+def make(topic: Topic, a_context: parts.ContextMaker) -> Iterator[Callable[..., KafkaSource]]:
+    context, made = a_context(kafka={"bootstrap.servers": topic.servers}), list[KafkaSource]()
 
     def new(share: int = 0, shares: int = 1, **options: Any) -> KafkaSource:
         step = parts.a_step("kafka", **{"topics": [topic.name], **options})
@@ -177,7 +175,7 @@ def test_Z3_offsets_that_go_while_a_slice_is_read_fail_it(topic: Topic, make: Ca
 
 
 def test_Z3_a_topic_that_was_made_anew_is_not_taken_for_the_old_one(
-    topic: Topic, make: Callable[..., KafkaSource], tmp_path: Path
+    topic: Topic, make: Callable[..., KafkaSource], a_context: parts.ContextMaker
 ) -> None:
     topic.send(numbers(0, 20))
     source = make(continuous=True)
@@ -188,7 +186,7 @@ def test_Z3_a_topic_that_was_made_anew_is_not_taken_for_the_old_one(
     other = Topic(topic.servers)
     renamed = position.replace(topic.name.encode(), other.name.encode())
     shorter = KafkaSource(
-        parts.a_context(tmp_path, kafka={"bootstrap.servers": topic.servers}),
+        a_context(kafka={"bootstrap.servers": topic.servers}),
         parts.a_step("kafka", topics=[other.name], continuous=True), 0, 1,
     )  # fmt: skip
     with pytest.raises(Unservable, match="ends at offset 0 now"):
@@ -250,9 +248,9 @@ def test_bad_options_are_told_before_anything_is_read(
 
 
 def test_a_topic_that_is_not_there_and_a_cluster_that_is_not_named(
-    make: Callable[..., KafkaSource], tmp_path: Path
+    make: Callable[..., KafkaSource], a_context: parts.ContextMaker
 ) -> None:
     with pytest.raises(Refused, match=r"reads nowhere-to-be-found, which .* does not have"):
         make(topics=["nowhere-to-be-found"]).begin(b"", 0)
     with pytest.raises(OptionsRefused, match="needs bootstrap_servers"):
-        KafkaSource(parts.a_context(tmp_path), parts.a_step("kafka", topics=["x"]), 0, 1)
+        KafkaSource(a_context(), parts.a_step("kafka", topics=["x"]), 0, 1)

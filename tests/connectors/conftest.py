@@ -1,0 +1,48 @@
+"""One Spark for all tests of sources and sinks: started by the first that asks, ended behind the last."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.connectors.parts import ContextMaker
+from workers.spark.api import Context
+from workers.spark.session import Spark, SparkSettings
+
+
+@pytest.fixture(scope="package")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spark]:
+    settings = SparkSettings("tests", tmp_path_factory.mktemp("spark"), "local[2]", {"spark.driver.memory": "800m"})
+    made = Spark(settings, lambda reason: None)
+    made.start()
+    yield made
+    made.close(10)
+
+
+@pytest.fixture
+def a_context(spark: Spark, tmp_path: Path) -> ContextMaker:
+    """Makes what a source or sink is given, each with a Spark session of its own."""
+
+    def make(**more: Any) -> Context:
+        session: list[Any] = []
+
+        def own() -> Any:
+            if not session:
+                session.append(spark.session(120))
+            return session[0]
+
+        return Context(session=own, directory=tmp_path, now_ms=lambda: 0, **more)
+
+    return make
+
+
+@pytest.fixture(autouse=True)
+def tidy_sockets() -> Iterator[None]:
+    """PySpark leaves a socket to the collector after each `collect`. It is closed in the test that left it, where that
+    is no error (parts.SPARK_SOCKETS)."""
+    yield
+    gc.collect()
