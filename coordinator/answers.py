@@ -120,6 +120,10 @@ class Answers:
             unhealthy=len(self.unhealthy),
         )
 
+    def rows_per_second(self) -> float:
+        """Of all that runs, by what workers said last; 0 in the past."""
+        return self.soft.rate(self.at, self.lease_ms) if self.soft else 0.0
+
     def near(self, name: str, limit: int = 3) -> list[str]:
         """Ids that look like this one, for who mistyped it."""
         names = self.index.names()

@@ -88,19 +88,32 @@ def seen(
     transactions: Iterable[Sequence[Raw]], codec: Codec, shard: int, wanted: Callable[[bytes], bool] = everything
 ) -> Iterator[Seen]:
     """The records of whole transactions that are wanted, in the order of the log."""
-    newest, states = 0, dict[bytes, str]()
-    for records in transactions:
-        epoch, time = _boundary(records)
-        void = epoch < newest
-        newest = max(newest, epoch)
-        for record in records:
-            if record.key is not None and wanted(record.key):
-                found = _seen(record, codec, shard, states.get(record.key, ""), time, void)
-                if found is None:
-                    continue
-                if not void:
-                    states[record.key] = found.event.to if found.event else ""
-                yield found
+    return Chronicle(codec, shard, wanted).read(transactions)
+
+
+class Chronicle:
+    """Goes through a shard's log, piece by piece if need be, and tells what is wanted."""
+
+    def __init__(self, codec: Codec, shard: int, wanted: Callable[[bytes], bool] = everything) -> None:
+        self._codec, self._shard, self._wanted = codec, shard, wanted
+        self._newest = 0  # epoch
+        self._states: dict[bytes, str] = {}
+
+    def read(self, transactions: Iterable[Sequence[Raw]]) -> Iterator[Seen]:
+        """Those that follow on what was read before."""
+        for records in transactions:
+            epoch, time = _boundary(records)
+            void = epoch < self._newest
+            self._newest = max(self._newest, epoch)
+            for record in records:
+                if record.key is not None and self._wanted(record.key):
+                    was = self._states.get(record.key, "")
+                    found = _seen(record, self._codec, self._shard, was, time, void)
+                    if found is None:
+                        continue
+                    if not void:
+                        self._states[record.key] = found.event.to if found.event else ""
+                    yield found
 
 
 def _boundary(records: Sequence[Raw]) -> tuple[int, int]:

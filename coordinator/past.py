@@ -10,11 +10,11 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from urllib.parse import quote
 
-from coordinator import history
 from coordinator.answers import Answers
-from coordinator.history import Seen
+from coordinator.history import Chronicle, Seen, of_job
 from coordinator.job_index import JobIndex
 from coordinator.state import entity_of
 from coordinator.timeline import Timeline
@@ -23,10 +23,12 @@ from events.codec import Codec
 from events.errors import DetentError
 from events.keys import shard_of
 from events.reader import PartitionReader, WholeTransactions
+from events.records import Event
 from events.recovery import now_ms
 from events.schema_topic import reading_codec
 from events.table import Raw
 
+HISTORIES = 32  # of jobs, kept after they were told
 SEGMENTS = 8  # parts of the log that are kept after they were read
 PATIENCE_S = 30.0
 
@@ -77,12 +79,22 @@ class LogReader:
         return self._kept[start, end]
 
 
+@dataclass
+class Told:
+    """What was told of a job so far. Asked again, only what is new is read."""
+
+    chronicle: Chronicle
+    found: list[Seen]
+    next_offset: int
+
+
 class Past:
     def __init__(self, cluster: Cluster, codec: Codec | None = None) -> None:
         self.cluster, self.codec = cluster, codec or reading_codec(cluster)
         self._logs = [LogReader(cluster, shard) for shard in range(cluster.shards)]
         self._lines = [Timeline(log.shard, cluster.shards, self.codec, log.segment) for log in self._logs]
         self._index = JobIndex()
+        self._told: OrderedDict[str, Told] = OrderedDict()
 
     def close(self) -> None:
         for log in self._logs:
@@ -151,11 +163,35 @@ class Past:
         first = line.first_offset(quote(job, safe="").encode())
         if first is None:
             return []
-        start = line.begin_of(first)
-        before = line.elections(start)[-1:]  # who led when the job began
+        told = self._told.get(job) or self._begin_history(job, line.begin_of(first))
+        self._told.move_to_end(job)
+        if line.next_offset > told.next_offset:
+            told.found += told.chronicle.read(log.read(told.next_offset, line.next_offset))
+            told.next_offset = line.next_offset
+        return told.found
+
+    def _begin_history(self, job: str, start: int) -> Told:
+        shard = shard_of(job, self.cluster.shards)
+        before = self._lines[shard].elections(start)[-1:]  # who led when the job began
         found = [Seen(shard, offset, entity_of(e.entity), e, e.time, e.epoch, 0, e.from_) for offset, e in before]
-        found += history.seen(log.read(start, line.next_offset), self.codec, shard, history.of_job(job))
+        told = self._told[job] = Told(Chronicle(self.codec, shard, of_job(job)), found, start)
+        while len(self._told) > HISTORIES:
+            self._told.popitem(last=False)
+        return told
+
+    def activity(self, start: int, end: int, buckets: int) -> list[int]:
+        """How many transactions there were in each of so many equal parts of a time."""
+        edges = [start + (end + 1 - start) * number // buckets for number in range(buckets + 1)]
+        found = [0] * buckets
+        for line in self._lines:
+            before = [line.count_before(edge) for edge in edges]
+            found = [known + after - first for known, first, after in zip(found, before, before[1:], strict=True)]
         return found
+
+    def elections(self) -> list[tuple[int, Event]]:
+        """All that the log tells of who led, with the shard."""
+        self.refresh()
+        return [(line.shard, event) for line in self._lines for _, event in line.elections(line.next_offset)]
 
 
 def _too_early(first: int) -> str:

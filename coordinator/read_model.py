@@ -338,11 +338,6 @@ class ReadModel:
         with self.now() as answers:
             return answers.cluster()
 
-    def rows_per_second(self) -> float:
-        """Of all that runs, by what workers said last."""
-        with self._lock:
-            return self._soft.rate(self._now_ms(), self.lease_ms)
-
     def unhealthy(self) -> dict[str, str]:
         """The jobs that are not well, and why."""
         with self._lock:

@@ -104,6 +104,10 @@ class Timeline:
         """Where the log first tells of a job, by its id as it stands in keys; None where it does not."""
         return self._first.get(job)
 
+    def count_before(self, time: int) -> int:
+        """How many transactions were earlier."""
+        return bisect_left(self._times, time)
+
     def end_at_time(self, time: int) -> int:
         """The offset after the last transaction that was not later."""
         index = bisect_right(self._times, time)
@@ -121,6 +125,8 @@ class Timeline:
 
     def go_to(self, end: int) -> list[Changed]:
         """Move the state to after the transaction that ends there. Returns what is different from before."""
+        if end == self._reading.table.next_offset:
+            return []
         table = self._table_at(end)
         differs = [key for key, value in table.values.items() if self._values.get(key) != value]
         differs += [key for key in self._values if key not in table.values]

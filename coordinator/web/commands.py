@@ -6,6 +6,7 @@ import uuid
 
 from fastapi import Request
 
+from coordinator.answers import Answers
 from coordinator.views import CommandView, Page
 from coordinator.web import asked
 from coordinator.web.contract import Contract
@@ -14,6 +15,7 @@ from coordinator.web.looking import look, window_of
 from coordinator.web.parameters import WAIT_MS, After, At, CommandName, JobName, WaitMs
 from coordinator.web.problems import Refused, unknown
 from coordinator.web.shapes import CommandOutcome, SentCommand
+from coordinator.web.window import NOT_YET
 from events.recovery import now_ms
 
 COMMANDS = Contract()
@@ -39,11 +41,14 @@ async def list_commands(
     request: Request, job: JobName, at: At = None, after: After = None, wait_ms: WaitMs = WAIT_MS
 ) -> Page[CommandView]:
     """The commands that the job was given, with their outcomes, oldest first."""
-    sight = await look(request, at, after, wait_ms)
-    found = tuple(sight.commands(job))
-    if not found and sight.job(job) is None:
-        raise unknown("job", job)
-    return Page(items=found, total=len(found))
+
+    def given(answers: Answers) -> Page[CommandView]:
+        found = tuple(answers.commands(job))
+        if not found and answers.job(job) is None:
+            raise unknown("job", job)
+        return Page(items=found, total=len(found))
+
+    return await look(request, at, after, wait_ms, given)
 
 
 @COMMANDS.get("/jobs/{job}/commands/{command}", 404, 409, tag="commands")
@@ -52,17 +57,16 @@ async def get_command(
 ) -> CommandOutcome:
     """What became of a command. With `after`, as its answer gave it, this waits for the outcome; PENDING when there is
     none in time, or when nobody knows of such a command."""
-    window = window_of(request)
-    if after is not None:
-        try:
-            sight = await look(request, None, after, wait_ms)
-        except Refused as late:
-            if late.title != "Not decided yet":
-                raise
-            return CommandOutcome(job=job, id=command, state="PENDING")
-    else:
-        sight = window.model
-    found = sight.command(job, command)
+    try:
+        return await look(request, None, after, wait_ms, lambda answers: _outcome(answers, job, command))
+    except Refused as late:
+        if late.title != NOT_YET:
+            raise
+        return CommandOutcome(job=job, id=command, state="PENDING")
+
+
+def _outcome(answers: Answers, job: str, command: str) -> CommandOutcome:
+    found = next((each for each in answers.commands(job) if each.id == command), None)
     if found is not None:
         return CommandOutcome(
             job=job,
@@ -74,14 +78,10 @@ async def get_command(
             decided_at=found.decided_at,
             cause=found.cause,
         )
-    return _without_outcome(sight.job(job), job, command)
-
-
-def _without_outcome(known: object, job: str, command: str) -> CommandOutcome:
-    """Outcomes go with their job; its summary remembers which commands it was given."""
-    summary = getattr(known, "summary", None)
-    if summary is not None and command in summary.commands:
-        reason = f"the job it was given to has ended: {summary.state}"
+    # Outcomes go with their job; its summary remembers which commands it was given.
+    known = answers.job(job)
+    if known is not None and known.summary is not None and command in known.summary.commands:
+        reason = f"the job it was given to has ended: {known.summary.state}"
         return CommandOutcome(job=job, id=command, state="ENDED", reason=reason)
     return CommandOutcome(job=job, id=command, state="PENDING")
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from typing import Annotated, Literal
 
@@ -36,14 +36,15 @@ class Changes:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._jobs: set[str] = set()
+        self._jobs: dict[str, bool] = {}  # whether it is on the log
         self._changed = False
         self._open: set[Mailbox] = set()
         self._ended = asyncio.Event()
 
     def hear(self, change: Change) -> None:
         with self._lock:
-            self._jobs.update(change.jobs)
+            for job in change.jobs:
+                self._jobs[job] = self._jobs.get(job, False) or change.shard is not None
             self._changed = True
 
     def __len__(self) -> int:
@@ -56,7 +57,7 @@ class Changes:
                 await asyncio.wait_for(self._ended.wait(), PERIOD_S)
             with self._lock:
                 jobs, changed = self._jobs, self._changed
-                self._jobs, self._changed = set(), False
+                self._jobs, self._changed = {}, False
             if changed:
                 for mailbox in self._open:
                     mailbox.put(jobs)
@@ -82,26 +83,27 @@ class Mailbox:
     """Of one connection."""
 
     def __init__(self) -> None:
-        self._jobs: set[str] = set()
+        self._jobs: dict[str, bool] = {}
         self._full = asyncio.Event()
         self.ended = False
 
-    def put(self, jobs: set[str]) -> None:
-        self._jobs |= jobs
+    def put(self, jobs: Mapping[str, bool]) -> None:
+        for job, logged in jobs.items():
+            self._jobs[job] = self._jobs.get(job, False) or logged
         self._full.set()
 
     def end(self) -> None:
         self.ended = True
         self._full.set()
 
-    async def take(self, wait_s: float) -> set[str] | None:
-        """The jobs that changed, which may be none; None when nothing has changed for so long."""
+    async def take(self, wait_s: float) -> dict[str, bool] | None:
+        """The jobs that changed (which may be none), and whether on the log; None when nothing has for so long."""
         try:
             await asyncio.wait_for(self._full.wait(), wait_s)
         except TimeoutError:
             return None
         self._full.clear()
-        jobs, self._jobs = self._jobs, set()
+        jobs, self._jobs = self._jobs, {}
         return jobs
 
 
@@ -149,10 +151,15 @@ async def _told(
                 continue
             if followed:
                 yield _line(window, followed)
-            named = tuple(sorted(jobs)[:MOST_NAMED])
-            yield message("changed", LiveChange(now=now_ms(), jobs=named, more=len(jobs) > len(named)))
+            yield message("changed", _change(jobs, followed))
     finally:
         changes.leave(mailbox)
+
+
+def _change(jobs: Mapping[str, bool], followed: str) -> LiveChange:
+    named = (followed,) if followed else tuple(sorted(jobs)[:MOST_NAMED])
+    logged = jobs[followed] if followed else any(jobs.values())
+    return LiveChange(now=now_ms(), logged=logged, jobs=named, more=not followed and len(jobs) > len(named))
 
 
 def _line(window: Window, job: str) -> bytes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from coordinator.views import CauseView, View
 
 
@@ -44,6 +46,25 @@ class CommandOutcome(View, frozen=True):
     cause: CauseView | None = None
 
 
+class Mark(View, frozen=True):
+    """A moment worth seeing."""
+
+    at: int
+    kind: str  # takeover or failed
+    text: str
+    job: str = ""
+    shard: int | None = None
+
+
+class TimelineView(View, frozen=True):
+    """From when to when the log tells, and how much happened meanwhile."""
+
+    from_: int | None = msgspec.field(name="from")
+    to: int | None
+    buckets: tuple[int, ...] = ()  # transactions in each equal part of the time
+    marks: tuple[Mark, ...] = ()
+
+
 class LiveHello(View, frozen=True):
     """The first message of a live connection."""
 
@@ -53,8 +74,10 @@ class LiveHello(View, frozen=True):
 
 
 class LiveChange(View, frozen=True):
-    """Something has changed. `jobs` names some of those that it is about; `more` says that there are others."""
+    """Something has changed. `jobs` names some of those that it is about; `more` says that there are others. `logged`:
+    on the log, and not only in what workers say."""
 
     now: int
+    logged: bool
     jobs: tuple[str, ...]
     more: bool

@@ -8,8 +8,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import TypeVar
 
+from coordinator.past import Past
 from coordinator.read_model import ReadModel
 from coordinator.web.problems import Refused
 from events.asking import Asker, shards_of
@@ -18,10 +21,12 @@ from events.errors import DetentError, Place
 from events.records import Command
 from events.schema_topic import reading_codec, shared_codec
 
+T = TypeVar("T")
 LOG = logging.getLogger(__name__)
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 10.0
 PUBLISH_S = 10.0
+NOT_YET = "Not decided yet"
 
 
 class Window:
@@ -30,6 +35,8 @@ class Window:
         self._cluster, self._lease_ms, self._operates = cluster, lease_ms, operates
         self._model: ReadModel | None = None
         self._asker: Asker | None = None
+        self._past: Past | None = None
+        self._historian = ThreadPoolExecutor(1, "past")  # the past is for one thread at a time
         self._reason = "the log is being read for the first time"
         self._stopping = threading.Event()
         self._opening = threading.Thread(target=self._open, name="window", daemon=True)
@@ -44,14 +51,20 @@ class Window:
         self._opening.join()
         if self._model is not None:
             self._model.stop()
+        self._historian.shutdown(cancel_futures=True)
+        if self._past is not None:
+            self._past.close()
 
     @property
     def model(self) -> ReadModel:
         """Raises Refused while the log can't be read."""
         if self._model is None or self._model.failed is not None:
-            reason = str(self._model.failed) if self._model is not None else self._reason
-            raise Refused(503, "Not available", f"{reason}; ask again in a few seconds")
+            raise self._refusal()
         return self._model
+
+    def _refusal(self) -> Refused:
+        reason = str(self._model.failed) if self._model is not None else self._reason
+        return Refused(503, "Not available", f"{reason}; ask again in a few seconds")
 
     @property
     def is_open(self) -> bool:
@@ -69,10 +82,17 @@ class Window:
                 return
         use(self._model)
 
+    async def ask_past(self, ask: Callable[[Past], T]) -> T:
+        """What the log tells of the past, asked in the thread that reads it."""
+        past = self._past
+        if past is None:
+            raise self._refusal()
+        return await asyncio.get_running_loop().run_in_executor(self._historian, ask, past)
+
     async def publish(self, command: Command) -> Place:
         """Put a command on the log; where it stands then. Raises Refused or DetentError."""
         if self._asker is None:
-            raise Refused(503, "Not available", f"{self._reason}; ask again in a few seconds")
+            raise self._refusal()
         return await asyncio.to_thread(self._asker.publish, command, PUBLISH_S)
 
     async def wait_for(self, shard: int, offset: int, wait_ms: int) -> None:
@@ -83,7 +103,7 @@ class Window:
         known = await asyncio.to_thread(model.wait_for_input, "commands", shard, offset, wait_ms / 1000)
         if not known:
             reason = f"the command at {shard}:{offset} was not decided on within {wait_ms} ms; ask again"
-            raise Refused(503, "Not decided yet", reason)
+            raise Refused(503, NOT_YET, reason)
 
     def _open(self) -> None:
         pause_s = FIRST_PAUSE_S
@@ -105,8 +125,10 @@ class Window:
         model.start()
         with self._lock:
             self._asker = Asker(self._cluster, codec) if self._operates else None
+            self._past = Past(self._cluster, codec)
             self._model = model
             waiting, self._waiting = self._waiting, []
         LOG.info("the log is read took_ms=%.0f jobs=%d", (time.monotonic() - began) * 1000, model.jobs(limit=0).total)
         for use in waiting:
             use(model)
+        self._historian.submit(self._past.refresh)  # so that whoever asks first does not wait for all of it

@@ -117,11 +117,13 @@ export class Dock {
   }
 
   _drawBars() {
-    const most = Math.max(1, ...this.buckets.map((one) => one.transitions));
+    const most = Math.max(1, ...this.buckets);
     const span = Math.max(1, this.to - this.from);
-    const bar = (one, index) => {
-      const height = one.transitions ? 2 + 30 * Math.sqrt(one.transitions / most) : 0;
-      return s("rect", { x: index + 0.15, width: 0.7, y: 34 - height, height, class: one.failures ? "trouble" : "" });
+    const bucketOf = (at) => Math.min(BUCKETS - 1, Math.floor((BUCKETS * (at - this.from)) / span));
+    const failed = new Set(this.marks.filter((mark) => mark.kind === "failed").map((mark) => bucketOf(mark.at)));
+    const bar = (number, index) => {
+      const height = number ? 2 + 30 * Math.sqrt(number / most) : 0;
+      return s("rect", { x: index + 0.15, width: 0.7, y: 34 - height, height, class: failed.has(index) ? "trouble" : "" });
     };
     const takeovers = this.marks.filter((mark) => mark.kind === "takeover");
     const diamond = (mark) => s("rect", { class: "takeover-mark", x: (BUCKETS * (mark.at - this.from)) / span - 0.5, y: 0, width: 1, height: 34, opacity: 0.75 }, s("title", {}, mark.text));

@@ -27,7 +27,8 @@ export class JobPage {
     this.resized.observe(this.main);
     this.app.follow({ view: "job", job: this.id }, (event, data) => {
       if (event === "job") this._sampled(data.job);
-      if (event !== "tick" || this.detail?.job.isEnded === false) this.app.refresh();
+      if (event === "hello" || data.logged) this.fresh = false;
+      if (event === "hello" || event === "changed") this.app.refresh();
     });
   }
 
@@ -37,16 +38,23 @@ export class JobPage {
 
   moved() {
     this.speeds = [];
+    this.fresh = false;
   }
 
+  /** What is on the log is asked for again only when there is more of it; what workers say, each time. */
   async load() {
     const path = `/jobs/${encodeURIComponent(this.id)}`;
+    const again = !this.fresh;
+    this.fresh = true;
     const [detail, history, checkpoints, why, cluster] = await Promise.all([
-      this.app.get(path), this.app.get(`${path}/history`, { limit: HISTORY }), this.app.get(`${path}/checkpoints`),
-      this.app.get(`${path}/explain`), this.app.get("/cluster"),
+      this.app.get(path),
+      again ? this.app.get(`${path}/history`, { limit: HISTORY }) : null,
+      again ? this.app.get(`${path}/checkpoints`) : null,
+      again ? this.app.get(`${path}/explain`) : null,
+      again ? this.app.get("/cluster") : null,
     ]);
-    Object.assign(this, { detail, history: history.items, checkpoints: checkpoints.items, why, cluster, fetchedAt: this.app.now() });
-    this._sampled(detail.job);
+    Object.assign(this, { detail, fetchedAt: this.app.now() });
+    if (again) Object.assign(this, { history: history.items, checkpoints: checkpoints.items, why, cluster });
     this._draw();
   }
 
