@@ -23,11 +23,10 @@ from detent.output import console
 from detent.settings_sources import flag
 from detent.stopping import Stopping
 from detent.supervisor import Change, Supervisor
-from detent.up import common_options, programs, running
+from detent.up import common_options, port_for_page, programs, running
 from detent.watching import StoppedWatching, watch_job
 from events import embedded
 from events.errors import DetentError
-from events.keys import shard_of
 
 COORDINATORS = WORKERS = 2
 ROWS = 4_000_000
@@ -138,7 +137,7 @@ def run_demo(
     loaded = settings_for(config, ours)
     screen = console()
     demo = Demo(screen, play)
-    wanted = programs(COORDINATORS, WORKERS, common_options(config, ours, ()))
+    wanted = programs(COORDINATORS, WORKERS, common_options(config, ours, ()), web_port=port_for_page(loaded))
     try:
         with running(loaded, wanted, demo.tell) as (supervisor, cluster):
             demo.supervisor = supervisor
@@ -150,7 +149,7 @@ def run_demo(
                 demo.say(f"job {JOB} is submitted: {play.says}", "bold")
                 ended = watch_job(cluster, client.codec, JOB, answer.incarnation, meanwhile=demo.meanwhile, on=screen)
             demo.check(ended)
-            _tell_the_end(demo, directory)
+            _tell_the_end(demo, supervisor, directory)
             if keep:
                 _keep(demo, supervisor)
     except StoppedWatching:
@@ -160,8 +159,8 @@ def run_demo(
         raise typer.Exit(Exit.UNSOUND) from error
 
 
-def _tell_the_end(demo: Demo, directory: Path) -> None:
-    demo.say(f"shard {shard_of(JOB, int(SETTINGS['kafka.shards']))} has it all on its log; files are in {directory}")
+def _tell_the_end(demo: Demo, supervisor: Supervisor, directory: Path) -> None:
+    demo.say(f"the page is at {supervisor.running['web'].page}; what the processes said is in {directory}/logs")
 
 
 def _keep(demo: Demo, supervisor: Supervisor) -> None:

@@ -97,8 +97,17 @@ class Supervised:
     @property
     def address(self) -> str:
         """Of its health pages, once it has said so."""
-        found = [part for part in self.said().split() if part.startswith("address=")]
-        return found[0].removeprefix("address=") if found else ""
+        return self._named("address")
+
+    @property
+    def page(self) -> str:
+        """Of what it shows to people, if it does."""
+        return self._named("page")
+
+    def _named(self, field: str) -> str:
+        """From the line that it starts with."""
+        found = [part for part in self.said().split() if part.startswith(f"{field}=")]
+        return found[0].removeprefix(f"{field}=") if found else ""
 
     def answers(self) -> bool:
         """Whether it says that it is ready."""
@@ -107,7 +116,9 @@ class Supervised:
         try:
             with urllib.request.urlopen(f"http://{address}/readyz", timeout=1) as answer:
                 return bool(answer.status == 200)
-        except (OSError, urllib.error.HTTPError):
+        except urllib.error.HTTPError as error:
+            return error.code == 401  # the page asks for a token first, of whoever it is
+        except OSError:
             return False
 
 
@@ -137,7 +148,7 @@ class Supervisor:
             if it.alive:
                 if not it.is_ready and it.answers():
                     it.is_ready = True
-                    self.tell(Change(it.program.name, "ready", f"pid {it.pid}"))
+                    self.tell(Change(it.program.name, "ready", f"pid {it.pid}" + (f", {it.page}" if it.page else "")))
             elif it.process is not None:
                 self._ended(it, it.process.returncode)
             elif self.now() >= it.start_at:

@@ -5,6 +5,7 @@ The same settings hold for all of them; each gets an id of its own. What they sa
 
 from __future__ import annotations
 
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -30,9 +31,7 @@ BROKER_LOOK_S = 2.0
 WORKERS, COORDINATORS, PAGES = 0, 1, 2  # the order in which they stop
 
 
-def programs(
-    coordinators: int, workers: int, common: Sequence[str], *, worker_options: Sequence[str] = ()
-) -> list[Program]:
+def programs(coordinators: int, workers: int, common: Sequence[str], *, web_port: int | None) -> list[Program]:
     """What `up` runs. `common` are the options that all of them take."""
     detent = (sys.executable, "-m", "detent")
     found = [
@@ -40,10 +39,25 @@ def programs(
         for n in range(1, coordinators + 1)
     ]
     found += [
-        Program(f"worker-{n}", [*detent, "worker", "--id", f"w{n}", *worker_options, *common], WORKERS)
-        for n in range(1, workers + 1)
+        Program(f"worker-{n}", [*detent, "worker", "--id", f"w{n}", *common], WORKERS) for n in range(1, workers + 1)
     ]
+    if web_port is not None:
+        found.append(Program("web", [*detent, "web", *common, "--port", str(web_port)], PAGES))
     return found
+
+
+def port_for_page(loaded: Loaded) -> int:
+    """The port that is set; any free one where nobody has set it and the usual one is taken."""
+    web = loaded.settings.web
+    if loaded.is_given("web.port"):
+        return web.port
+    with socket.socket() as trying:
+        trying.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trying.bind((web.host, web.port))
+        except OSError:
+            return 0
+    return web.port
 
 
 def common_options(config: Path | None, changes: Sequence[str] | None, flags: Sequence[Given]) -> list[str]:
@@ -70,6 +84,7 @@ def running(
 def up(
     coordinators: Annotated[int, typer.Option("--coordinators", min=0, max=100, help="How many coordinators.")] = 1,
     workers: Annotated[int, typer.Option("--workers", min=0, max=100, help="How many workers.")] = 1,
+    web: Annotated[bool, typer.Option("--web/--no-web", help="Whether to serve REST and the web page.")] = True,
     engine: Annotated[str | None, typer.Option("--engine", metavar="MODULE:NAME", help=says("worker.engine"))] = None,
     bootstrap_servers: BootstrapServers = None,
     state_dir: StateDir = None,
@@ -90,7 +105,9 @@ def up(
         *flag("--state-dir", "state_dir", state_dir),
     ]
     loaded = settings_for(config, changes, flags)
-    wanted = programs(coordinators, workers, common_options(config, changes, flags))
+    wanted = programs(
+        coordinators, workers, common_options(config, changes, flags), web_port=port_for_page(loaded) if web else None
+    )
 
     def tell(change: Change) -> None:
         if as_json:

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,14 +70,15 @@ def environment() -> dict[str, str]:
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     directory = tmp_path_factory.mktemp("up")
     quick = ["--set", "worker.heartbeat_ms=100", "--set", "coordinator.sweep_ms=200", "--set", "kafka.shards=2"]
-    command = [sys.executable, "-m", "detent", "up", "--engine", "workers.trial:TrialEngine", "--coordinators", "2"]
+    command = [sys.executable, "-m", "detent", "up", "--engine", "workers.trial:TrialEngine", "--coordinators", "2",
+               "--set", "web.port=0"]  # fmt: skip
     with (directory / "said").open("wb") as said:
         process = subprocess.Popen(
             [*command, *quick, "--json"], cwd=directory, env=environment(), stdout=said, stderr=said
         )
     running = Up(directory, process)
     try:
-        names = ("coordinator-1", "coordinator-2", "worker-1")
+        names = ("coordinator-1", "coordinator-2", "worker-1", "web")
         until(lambda: all(running.count(name, "ready") for name in names), f"all to be ready: {running.changes}")
         yield running
     finally:
@@ -163,6 +165,12 @@ def test_ctrl_c_ends_the_watching_and_not_the_job(up: Up) -> None:
     assert child.exitstatus == 130
     assert answered(up.detent("stop", "left", "--drain", "--json"))["state"] == "ACCEPTED"
     assert up.detent("watch", "left").returncode == 0
+
+
+def test_the_page_is_served(up: Up) -> None:
+    (ready,) = [change["detail"] for change in up.changes if (change["name"], change["what"]) == ("web", "ready")]
+    with urllib.request.urlopen(ready.split(", ")[1] + "metrics", timeout=10) as page:
+        assert page.status == 200
 
 
 def test_what_is_killed_is_started_again(up: Up) -> None:
