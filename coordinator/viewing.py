@@ -16,6 +16,7 @@ from coordinator.deploy import WAITS, task_of
 from coordinator.ending import job_of
 from coordinator.graph import graph_of, mode_of, sources_of, specification_of
 from coordinator.lifecycle import TERMINAL_JOB
+from coordinator.phrases import told
 from coordinator.reports import STALLED
 from coordinator.state import State, TaskId
 from coordinator.views import (
@@ -118,7 +119,7 @@ def _freshness(pipeline: PipelineView) -> tuple[bool, int]:
 def _health(name: str, job: known_as.JobView, now: int) -> tuple[str, str]:
     found = health.health(name, job, now)
     if found.unhealthy:
-        return "UNHEALTHY", found.unhealthy
+        return "UNHEALTHY", told(found.unhealthy, now)
     for retry in found.retrying:
         return "UNHEALTHY", f"{retry.what} of {retry.entity} is tried again: {retry.error or 'no answer yet'}"
     if found.waiting:
@@ -336,7 +337,7 @@ def task_views(state: State, name: str, heard: Heard = NOTHING) -> Iterator[Task
                 is_stalled=event.to in ("DEPLOYING", "RUNNING") and known.reason.startswith(STALLED),
                 is_waiting=event.to == "CREATED" and known.reason == WAITS,
                 restarts_at=event.due_at or None if event.to == "CREATED" else None,
-                reason=known.reason.removeprefix(STALLED),
+                reason=told(known.reason, event.time),
                 cause=cause_view(event.cause),
             )
 

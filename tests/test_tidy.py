@@ -27,7 +27,8 @@ PURE = [
     "coordinator/errors.py", "coordinator/membership.py", "coordinator/health.py", "coordinator/rerun.py",
     "coordinator/words.py", "coordinator/views.py", "coordinator/viewing.py", "coordinator/cluster_viewing.py",
     "coordinator/graph.py", "coordinator/job_index.py", "coordinator/health_watch.py", "coordinator/shard_reading.py",
-    "coordinator/history.py", "coordinator/timeline.py",
+    "coordinator/history.py", "coordinator/timeline.py", "coordinator/explain.py", "coordinator/story.py",
+    "coordinator/waits.py", "coordinator/ignored.py", "coordinator/phrases.py",
     "workers/core.py", "workers/attempts.py", "workers/ledger.py", "workers/happenings.py",
     "workers/plan.py",
 ]  # fmt: skip

@@ -138,10 +138,10 @@ def test_a_detail_has_everything_of_the_job(shard: Shard) -> None:
 
 def test_D7_a_stalled_task_is_shown_and_makes_the_job_unhealthy(shard: Shard) -> None:
     run(shard, restart_stalled=False)
-    shard.report("a", 1, TaskStalled(progressed_at=7, reason="reading"))
+    shard.report("a", 1, TaskStalled(progressed_at=shard.now - 700, reason="reading"))
     tasks = list(task_views(shard.state, "a"))
     assert [task.is_stalled for task in tasks] == [False, True]
-    assert tasks[1].reason == "no progress since 7: reading"
+    assert tasks[1].reason == "no progress for 700 ms: reading"
     assert look(shard).health == "UNHEALTHY"
     assert "stalled" in look(shard).health_reason
 
