@@ -22,11 +22,13 @@ TOPIC = "workers"
 
 
 class Hearing:
-    """A thread of its own reads; any thread may ask. What is older than `lease_ms` when it starts is history."""
+    """A thread of its own reads; any thread may ask. What was on the topic when it began and is older than `lease_ms`
+    is history. Whatever comes later was said now, and no clock is asked: neither ours nor a worker's need be right."""
 
     def __init__(self, cluster: Cluster, codec: Codec, now_ms: Callable[[], int], lease_ms: int) -> None:
         self._codec, self._now_ms, self._lease_ms = codec, now_ms, lease_ms
         self._reader = InputsReader(cluster, {(TOPIC, 0): None})
+        self._began_at = self._reader.ends[TOPIC, 0]
         self._lock = threading.Lock()
         self._heard: dict[str, tuple[int, Heard]] = {}
         self._version = 0
@@ -69,9 +71,14 @@ class Hearing:
         except UnreadableRecord as error:
             LOG.warning("a heartbeat can't be read worker=%s reason=%s", worker, error)
             return
-        kind, sent_ms = message.timestamp()
-        if kind != TIMESTAMP_NOT_AVAILABLE and time.time() * 1000 - sent_ms > self._lease_ms:
+        if self._is_history(message):
             return
         with self._lock:
             self._version += 1
             self._heard[said.worker] = (self._version, Heard(said, self._now_ms()))
+
+    def _is_history(self, message: Message) -> bool:
+        if offset_of(message) >= self._began_at:
+            return False
+        kind, sent_ms = message.timestamp()
+        return kind != TIMESTAMP_NOT_AVAILABLE and time.time() * 1000 - sent_ms > self._lease_ms

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 LOG = logging.getLogger(__name__)
 REQUEST_BYTES = 8192
 REQUEST_S = 5.0
+ACCEPT_STEPS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class Front:
         self._thread = threading.Thread(target=self._run, name="front", daemon=True)
         self._ready = threading.Event()
         self._error: OSError | None = None
+        self._connections: set[asyncio.StreamWriter] = set()
         self.address = ""
 
     def start(self) -> None:
@@ -61,7 +63,7 @@ class Front:
         asyncio.set_event_loop(self._loop)
         try:
             server = self._loop.run_until_complete(
-                asyncio.start_server(self._serve, self._host, self._port, limit=REQUEST_BYTES)
+                asyncio.start_server(self._accept, self._host, self._port, limit=REQUEST_BYTES)
             )
         except OSError as error:
             self._error = error
@@ -74,43 +76,59 @@ class Front:
         if self._beside is not None:
             self._loop.create_task(self._beside())
         self._loop.run_forever()
-        server.close()
-        self._loop.run_until_complete(_end_all())
+        self._loop.run_until_complete(self._end_all(server))
         self._loop.close()
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._connections.add(writer)
+        self._loop.create_task(self._serve(reader, writer))
+
+    async def _end_all(self, server: asyncio.Server) -> None:
+        """End the tasks of this loop and close their connections. One that was just accepted takes some steps until it
+        is a connection, which a closed server would not let it, and a task that has not begun does not close its own:
+        so accepting ends first, then the server, and connections are closed here."""
+        for listening in server.sockets:
+            self._loop.remove_reader(listening.fileno())
+        for _ in range(ACCEPT_STEPS):
+            await asyncio.sleep(0)
+        server.close()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for writer in list(self._connections):
+            writer.transport.abort()
+        await asyncio.sleep(0)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), REQUEST_S)
-            parts = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
-            path = parts[1].split("?")[0] if len(parts) == 3 and parts[0] in ("GET", "HEAD") else ""
-            if path == "/watch":
-                await reader.read()
-                return
-            page = self._page(path)
-            writer.write(
-                f"HTTP/1.1 {page.status} {'OK' if page.status == 200 else 'Not OK'}\r\ncontent-type: {page.kind}\r\n"
-                f"content-length: {len(page.body)}\r\nconnection: close\r\n\r\n".encode()
-            )
-            writer.write(page.body if parts[0] == "GET" else b"")
-            await writer.drain()
+            await self._answer(reader, writer)
+            writer.close()
+            await asyncio.wait_for(writer.wait_closed(), REQUEST_S)  # until the other side has taken everything
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError) as error:
             LOG.debug("a request came to nothing: %r", error)
         except asyncio.CancelledError:
             LOG.debug("a connection ends with this process")
         finally:
-            writer.close()
+            self._connections.discard(writer)
+            writer.transport.abort()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), REQUEST_S)
+        parts = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
+        path = parts[1].split("?")[0] if len(parts) == 3 and parts[0] in ("GET", "HEAD") else ""
+        if path == "/watch":
+            await reader.read()
+            return
+        page = self._page(path)
+        writer.write(
+            f"HTTP/1.1 {page.status} {'OK' if page.status == 200 else 'Not OK'}\r\ncontent-type: {page.kind}\r\n"
+            f"content-length: {len(page.body)}\r\nconnection: close\r\n\r\n".encode()
+        )
+        writer.write(page.body if parts[0] == "GET" else b"")
 
     def _page(self, path: str) -> Page:
         page = self._pages.get(path)
         if page is None:
             return Page(404, f"there are {', '.join(sorted(self._pages))}\n".encode())
         return page()
-
-
-async def _end_all() -> None:
-    """End the tasks of this loop and let their connections close."""
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    await asyncio.sleep(0)

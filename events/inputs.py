@@ -40,10 +40,12 @@ class InputsReader:
         self._consumer: Consumer = cluster.consumer(queued_min_messages=20_000, queued_max_messages_kbytes=32_768)
         self._names = {cluster.topic(topic): topic for topic, _ in starts}
         self.positions: dict[Partition, int] = {}
+        self.ends: dict[Partition, int] = {}  # how far each log went when reading began, where it was asked
         for (topic, partition), start in starts.items():
             if start is None or start == END:
                 first, after = self._bounds(topic, partition)
                 start = first if start is None else after
+                self.ends[topic, partition] = after
             self.positions[topic, partition] = start
         self.go_to(self.positions)
 

@@ -128,6 +128,15 @@ class Scene:
             self.coordinator(f"c{len(self.coordinators)}")
         return found
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """All workers are frozen meanwhile: what they would say next, they say afterwards."""
+        for worker in self.workers.values():
+            worker.freeze()
+        yield
+        for worker in self.workers.values():
+            worker.wake()
+
     def as_of(self, seen: Seen) -> dict[str, Event]:
         """What was known of the shard right before a record."""
         known: dict[str, Event] = {}

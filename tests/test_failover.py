@@ -1,9 +1,8 @@
 """The scenarios marked K, on a real broker with real processes that are killed with -9, frozen and woken.
 
-In work, and not yet part of the tests: run it with `python -m pytest tests/failover.py`.
-
 Each test shows by the log that it hit the moment that it names, and ends with the oracle (tests/oracle), which judges
-the whole run by the log and the output. Deadlines here are for hanging; no test asserts a time.
+the whole run by the log and the output. Deadlines here are for hanging; no test asserts a time. Where a moment would
+pass by itself, those who would end it are frozen in it: a busy machine must not miss it.
 """
 
 from __future__ import annotations
@@ -166,9 +165,10 @@ def test_D9_K_a_worker_that_was_killed_tells_at_once_what_it_lost(where: tuple[s
 
 def test_R1_K_the_leader_dies_when_some_tasks_of_a_pipeline_are_ready_and_some_are_not(where: tuple[str, Path]) -> None:
     with a_scene(*where) as scene:
-        scene.submit("a", numbers("short", 100), numbers("long", 2000, parallelism=2, rate=500), numbers("tiny", 1))
+        scene.submit("a", numbers("short", 100), numbers("long", 3000, parallelism=2, rate=500), numbers("tiny", 1))
         scene.until(lambda: marked(scene.look.known, "a") == 2, "two of four tasks to be ready")
-        before = scene.kill_leader(again=False).before
+        with scene.held():
+            before = scene.kill_leader(again=False).before
         assert 0 < marked(before, "a") < 4
         assert before["pipeline/a/0"].to == "RUNNING"
         newest = a_checkpoint(before, "a")[1].id if "checkpoint/a/0" in before else 0
@@ -190,7 +190,8 @@ def not_triggered(scene: Scene) -> None:
     """The last mark comes while an earlier checkpoint is being published."""
     scene.submit("a", numbers("one", 50), numbers("two", 900, rate=900), sink={"slow_publish_ms": 1000})
     scene.until(lambda: marked(scene.look.known, "a") == 2, "all tasks to be ready")
-    before = scene.kill_leader().before
+    with scene.held():
+        before = scene.kill_leader().before
     assert marked(before, "a") == 2
     state, known = a_checkpoint(before, "a")
     assert (state, known.purpose) == ("COMPLETED", "PERIODIC")
@@ -200,7 +201,7 @@ def not_triggered(scene: Scene) -> None:
 def pending(scene: Scene) -> None:
     """One of the tasks can't acknowledge it: its worker is frozen."""
     scene.led()
-    sources = numbers("one", 50), numbers("two", 500, rate=500)
+    sources = numbers("one", 50), numbers("two", 1500, rate=500)
     scene.submit("b", *sources, checkpoint={"interval_ms": 60_000})
     scene.until(lambda: "ready/b/0/0" in scene.look.known, "the first task to be ready")
     frozen, other = (a_task(scene.look.known, "b", number).worker for number in (0, 1))
@@ -217,7 +218,8 @@ def not_committed(scene: Scene) -> None:
     scene.led()
     scene.submit("c", numbers("one", 50), sink={"slow_publish_ms": 1000}, checkpoint={"interval_ms": 60_000})
     scene.until(lambda: scene.look.state("checkpoint/c/0") == "COMPLETED", "the final checkpoint to be completed")
-    before = scene.kill_leader(again=False).before
+    with scene.held():
+        before = scene.kill_leader(again=False).before
     state, known = a_checkpoint(before, "c")
     assert (state, known.purpose) == ("COMPLETED", "FINAL")
 
@@ -245,7 +247,7 @@ def test_R6_K_a_streaming_job_stays_running_and_its_checkpoint_ids_only_grow(whe
 
 def test_T2_K_the_cleanup_survives_two_leaders_that_die_during_its_delay(where: tuple[str, Path]) -> None:
     with a_scene(*where, coordinators=3) as scene:
-        scene.submit("a", numbers("in", 100), cleanup_delay_ms=4000)
+        scene.submit("a", numbers("in", 100), cleanup_delay_ms=6000)
         scene.until_job("a", "FINISHED")
         for _ in range(2):
             assert scene.kill_leader(again=False).before["cleanup/a/1"].to == "PROMISED"
@@ -258,12 +260,13 @@ def test_T2_K_the_cleanup_survives_two_leaders_that_die_during_its_delay(where: 
 
 
 def test_T7_K_a_job_that_loses_its_worker_and_has_no_retries_fails_and_leaves_nothing(where: tuple[str, Path]) -> None:
-    with a_scene(*where, workers=2, worker__lease_ms=1500, coordinator__lease_ms=1500) as scene:
+    with a_scene(*where, workers=2, worker__lease_ms=2000, coordinator__lease_ms=2500) as scene:
         never = {"interval_ms": 600_000}
         scene.submit("a", numbers("in", rate=500), restart={"retries": 0}, checkpoint=never, cleanup_delay_ms=1000)
         scene.until_job("a", "RUNNING")
         worker = scene.workers[a_task(scene.look.known, "a").worker]
         assert "checkpoint/a/0" not in scene.look.known
+        assert scene.look.state("job/a") == "RUNNING"
         worker.kill()
         scene.until_job("a", "FAILED")
         before = scene.kill_leader(again=False).before
@@ -321,7 +324,7 @@ def test_O2_K_the_transaction_that_completes_the_last_task_aborts(where: tuple[s
         a_writer(scene.cluster).close()  # from now on the leader's next commit fails
         takeover = scene.takeover(epoch)
         assert takeover.before["task/a/0/0"].to == "RUNNING"
-        assert scene.said("a", TaskReady), "the last task has said that it is done"
+        scene.until(lambda: scene.said("a", TaskReady), "the last task to have said that it is done")
         assert "fenced, stands by again" in leader.said()
         scene.until_job("a", "FINISHED")
 
@@ -339,7 +342,7 @@ def test_O2_K_the_transaction_that_completes_the_last_task_aborts(where: tuple[s
 def test_O3_K_publishing_that_fails_is_tried_again_visibly_or_ends_the_job_untouched(where: tuple[str, Path]) -> None:
     with a_scene(*where) as scene:
         slow = {"backoff_ms": 300, "max_backoff_ms": 300}
-        scene.submit("a", numbers("in", 100), sink={"refuse_publish_times": 5}, commit=slow)
+        scene.submit("a", numbers("in", 100), sink={"refuse_publish_times": 8}, commit=slow)
         scene.submit("b", numbers("in", 100), sink={"refuse_publish_for_good": True}, cleanup_delay_ms=100)
 
         def tried(known: dict[str, Event]) -> bool:
@@ -358,7 +361,7 @@ def test_O4_K_a_crash_after_publishing_and_before_its_event_publishes_nothing_tw
     with a_scene(*where) as scene:
         leader, worker = scene.led(), scene.workers["w0"]
         never = {"interval_ms": 600_000}
-        scene.submit("a", numbers("one", 50), numbers("two", 50), sink={"slow_publish_ms": 500}, checkpoint=never)
+        scene.submit("a", numbers("one", 50), numbers("two", 50), sink={"slow_publish_ms": 1000}, checkpoint=never)
         scene.until(lambda: scene.look.state("checkpoint/a/0") == "COMPLETED", "the final checkpoint to be completed")
         leader.freeze()
         scene.until(lambda: scene.files("a"), "something to be published")

@@ -1,0 +1,55 @@
+"""What a coordinator hears from workers: what is old when it begins is history, and no clock loses what comes later."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from coordinator.hearing import Hearing
+from events.cluster import Cluster
+from events.codec import Codec
+from events.embedded import EmbeddedBroker
+from events.records import Heartbeat
+from events.topics import ensure_topics
+from tests.logs import own_cluster, until
+
+HOUR_MS = 3_600_000
+
+
+def say(cluster: Cluster, worker: str, age_ms: int) -> None:
+    """A heartbeat that was sent so long ago, by the clock of who sent it."""
+    beat = Heartbeat(worker=worker, instance="i", time=0, slots=1)
+    at = int(time.time() * 1000) - age_ms
+    producer = cluster.producer()
+    producer.produce(cluster.topic("workers"), Codec().encode(beat), worker.encode(), 0, timestamp=at)
+    assert producer.flush(30) == 0
+
+
+def heard(hearing: Hearing) -> set[str]:
+    return {one.heartbeat.worker for one in hearing.since(0)[1]}
+
+
+@pytest.mark.broker
+def test_only_what_was_there_at_the_start_can_be_too_old(broker: EmbeddedBroker) -> None:
+    cluster = own_cluster(broker.bootstrap_servers)
+    ensure_topics(cluster)
+    say(cluster, "history", HOUR_MS)
+    say(cluster, "recent", 0)
+    hearing = Hearing(cluster, Codec(), lambda: 0, lease_ms=60_000)
+    hearing.start()
+    try:
+        until(lambda: heard(hearing), "the recent one")
+        for worker, age_ms in (
+            ("late", 24 * HOUR_MS),
+            ("early", -24 * HOUR_MS),
+        ):  # a clock that was set, ours or theirs
+            say(cluster, worker, age_ms)
+            until(lambda w=worker: w in heard(hearing), f"{worker} to be heard")  # type: ignore[misc]
+        assert heard(hearing) == {"recent", "late", "early"}
+        version = hearing.since(0)[0]
+        say(cluster, "history", 24 * HOUR_MS)  # it lives after all
+        until(lambda: hearing.since(version)[1], "the one that was silent")
+        assert "history" in heard(hearing)
+    finally:
+        hearing.stop()
