@@ -7,6 +7,8 @@ brokers turn us away.
 from __future__ import annotations
 
 import logging
+import re
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,9 +22,40 @@ from events.errors import AccessRefused, BrokerUnreachable, DetentError, Propert
 Properties = dict[str, str | int | float | bool]
 Client = TypeVar("Client")
 Log = logging.Logger | logging.LoggerAdapter[logging.Logger]
+NUMBERS = re.compile(r"\d+")
+MOST_KINDS = 1000
+
+
+class Repetitions(logging.Filter):
+    """While a broker is away every client tries to connect dozens of times a second, and says so each time. A line that
+    differs from an earlier one by its numbers only is let through once in a while, with how many were not."""
+
+    def __init__(self, every_s: float = 10.0, now_s: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._every_s, self._now_s = every_s, now_s
+        self._lock = threading.Lock()
+        self._said: dict[str, tuple[float, int]] = {}  # when it was last let through, and how often it was not since
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno < logging.INFO:  # somebody asked for all of it
+            return True
+        kind, now = NUMBERS.sub("#", record.getMessage()), self._now_s()
+        with self._lock:
+            at, held_back = self._said.get(kind, (-self._every_s, 0))
+            if now - at < self._every_s:
+                self._said[kind] = (at, held_back + 1)
+                return False
+            if len(self._said) >= MOST_KINDS:
+                self._said.clear()
+            self._said[kind] = (now, 0)
+        if held_back:
+            record.msg, record.args = f"{record.getMessage()} ({held_back} more like it since the last one)", None
+        return True
+
 
 # librdkafka's own log lines go to Python's logging, where the application decides what to do with them.
 LOG = logging.getLogger("events.librdkafka")
+LOG.addFilter(Repetitions())
 
 # A paused or cut-off broker is given up after this long; librdkafka's default is a minute.
 SOCKET_TIMEOUT_MS = 3000

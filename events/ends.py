@@ -11,7 +11,7 @@ import logging
 import time
 from dataclasses import dataclass
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from events.cluster import Cluster, passes, refuses
@@ -52,12 +52,16 @@ def decided_end(admin: AdminClient, cluster: Cluster, topic: str, partition: int
             if stable >= end:
                 return stable
         except KafkaException as failure:
-            if refuses(failure.args[0]):
-                raise cluster.refusal(f"asking for the end of {topic}/{partition}", failure.args[0]) from failure
-            if not passes(failure.args[0]):
+            error: KafkaError = failure.args[0]
+            if refuses(error):
+                raise cluster.refusal(f"asking for the end of {topic}/{partition}", error) from failure
+            if not passes(error) and error.code() != KafkaError._NOENT:  # it knows no leader, yet
                 raise
+            LOG.debug("no answer to the question for the end of %s/%d: %s", topic, partition, error.str())
+            _learn_leaders(admin)
         except TimeoutError:
             LOG.debug("no answer to the question for the end of %s/%d", topic, partition)
+            _learn_leaders(admin)
         time.sleep(min(PAUSE_S + waited_s / 10, 0.2))
     if end < 0:
         raise cluster.no_answer(f"asking for the end of {topic}/{partition}", patience_s)
@@ -68,3 +72,13 @@ def _latest(admin: AdminClient, topic: str, partition: int, isolation: Isolation
     asked = {TopicPartition(topic, partition): OffsetSpec.latest()}  # type: ignore[no-untyped-call]
     (answer,) = admin.list_offsets(asked, isolation_level=isolation, request_timeout=ASK_S).values()
     return int(answer.result(ASK_S + 1).offset)
+
+
+def _learn_leaders(admin: AdminClient) -> None:
+    """Without being told to, the client goes on asking whom it knows, with the leader epoch that it knows, and is
+    refused for ever once either has changed. All topics are asked for: naming one could create it."""
+    try:
+        admin.list_topics(timeout=ASK_S)
+    except KafkaException as failure:
+        if not passes(failure.args[0]):
+            raise

@@ -107,6 +107,9 @@ def _create(
                 **plan.created_with,
                 "min.insync.replicas": str(_min_insync(replication)),
                 "unclean.leader.election.enable": "false",
+                # The broker's clock, for all: it refuses what comes from a clock that is an hour ahead of its own, and
+                # retention and compaction would go by clocks that somebody may set.
+                "message.timestamp.type": "LogAppendTime",
                 **settings.extra.get(plan.name, {}),
             },
         )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 
 from confluent_kafka import KafkaError
 
-from events.cluster import PASSING, REMEDIES, Cluster, passes, refuses
+from events.cluster import PASSING, REMEDIES, Cluster, Repetitions, passes, refuses
 from events.errors import AccessRefused, BrokerUnreachable
 
 
@@ -34,3 +35,22 @@ def test_where_nobody_listens_nobody_turned_us_away() -> None:
         cluster = Cluster(f"127.0.0.1:{taken.getsockname()[1]}")
         assert cluster.turned_away("looking in", 0.3) is None
         assert isinstance(cluster.no_answer("looking in", 0.3), BrokerUnreachable)
+
+
+def test_what_the_client_repeats_is_said_once_in_a_while_with_how_often() -> None:
+    now = [0.0]
+    repetitions = Repetitions(10, lambda: now[0])
+
+    def said(number: int, what: str = "refused 100%") -> str:
+        record = logging.LogRecord("x", logging.ERROR, "", 1, "%s [%s] %s", ("FAIL", f"client-{number}", what), None)
+        return record.getMessage() if repetitions.filter(record) else ""
+
+    assert said(1) == "FAIL [client-1] refused 100%"
+    assert [said(number) for number in range(5)] == [""] * 5
+    assert said(1, "reset") == "FAIL [client-1] reset"
+    now[0] = 10.0
+    assert said(2) == "FAIL [client-2] refused 100% (5 more like it since the last one)"
+    now[0] = 20.0
+    assert said(3) == "FAIL [client-3] refused 100%"
+    debug = logging.LogRecord("x", logging.DEBUG, "", 1, "all of it", None, None)
+    assert all(repetitions.filter(debug) for _ in range(3))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from events import embedded
 from events.cluster import Cluster
 from events.codec import Codec
 from events.embedded import EmbeddedBroker
 from events.ends import LogUndecided, decided_end
+from events.errors import BrokerUnreachable
 from events.topics import ensure_topics
 from tests.logs import a_writer, own_cluster, tasks, transaction
 
@@ -39,3 +43,17 @@ def test_an_open_transaction_that_nobody_ends_is_told_and_not_passed_over(cluste
         decided_end(cluster.admin(), cluster, "events", 0, patience_s=0.5)
     other.abort_transaction(30)
     assert decided_end(cluster.admin(), cluster, "events", 0) == 2
+
+
+def test_a_client_that_knew_the_log_before_its_broker_was_killed_finds_its_end_again(tmp_path: Path) -> None:
+    with EmbeddedBroker(tmp_path) as frail:
+        cluster = own_cluster(frail.bootstrap_servers)
+        ensure_topics(cluster)
+        admin = cluster.admin()
+        assert decided_end(admin, cluster, "events", 0) == 0
+        frail.kill()
+        with pytest.raises(BrokerUnreachable):
+            decided_end(admin, cluster, "events", 0, patience_s=0.5)
+        frail.start()
+        assert decided_end(admin, cluster, "events", 0, patience_s=60) == 0
+    embedded.stop(tmp_path)

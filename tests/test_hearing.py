@@ -11,19 +11,23 @@ from events.cluster import Cluster
 from events.codec import Codec
 from events.embedded import EmbeddedBroker
 from events.records import Heartbeat
-from events.topics import ensure_topics
+from events.topics import TopicSettings, ensure_topics
 from tests.logs import own_cluster, until
 
 HOUR_MS = 3_600_000
+# Records keep the time of who sent them, as on a topic that somebody made by hand.
+SENT = {"message.timestamp.type": "CreateTime", "message.timestamp.after.max.ms": str(1000 * HOUR_MS)}
 
 
 def say(cluster: Cluster, worker: str, age_ms: int) -> None:
     """A heartbeat that was sent so long ago, by the clock of who sent it."""
     beat = Heartbeat(worker=worker, instance="i", time=0, slots=1)
     at = int(time.time() * 1000) - age_ms
-    producer = cluster.producer()
-    producer.produce(cluster.topic("workers"), Codec().encode(beat), worker.encode(), 0, timestamp=at)
+    producer, errors = cluster.producer(), list[object]()
+    value, topic = Codec().encode(beat), cluster.topic("workers")
+    producer.produce(topic, value, worker.encode(), 0, lambda error, _: errors.append(error), timestamp=at)
     assert producer.flush(30) == 0
+    assert errors == [None]
 
 
 def heard(hearing: Hearing) -> set[str]:
@@ -33,7 +37,7 @@ def heard(hearing: Hearing) -> set[str]:
 @pytest.mark.broker
 def test_only_what_was_there_at_the_start_can_be_too_old(broker: EmbeddedBroker) -> None:
     cluster = own_cluster(broker.bootstrap_servers)
-    ensure_topics(cluster)
+    ensure_topics(cluster, TopicSettings(extra={"workers": SENT}))
     say(cluster, "history", HOUR_MS)
     say(cluster, "recent", 0)
     hearing = Hearing(cluster, Codec(), lambda: 0, lease_ms=60_000)
