@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from coordinator.quarantine import Unreadable
 from coordinator.state import State, entity_of, fold
 from events.cluster import Cluster
-from events.codec import Codec, peek
+from events.codec import Codec
 from events.errors import Place, UnreadableKey, UnreadableRecord
 from events.keys import Entity
 from events.mirror import Mirror
@@ -134,13 +134,12 @@ class Replica:
         except UnreadableRecord as error:
             LOG.error("unreadable record shard=%d entity=%s reason=%s", self.shard, entity.text, error)
             self.poison.append(Poison(Raw(-1, key, value), str(error)))
-            self.unreadable[key] = Unreadable(entity, _incarnation(value), error.reason)
+            self.unreadable[key] = Unreadable(entity, self._incarnation(value), error.reason)
             return None
         return event
 
-
-def _incarnation(value: bytes) -> int:
-    try:
-        return peek(value).incarnation
-    except ValueError:
-        return 0
+    def _incarnation(self, value: bytes) -> int:
+        try:
+            return self._codec.peek(value).incarnation
+        except ValueError:
+            return 0

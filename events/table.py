@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import NamedTuple
 
-from events.codec import Codec, Header, peek
+from events.codec import Codec, Header
 from events.errors import Place
 from events.keys import Entity
 from events.records import Event
@@ -57,10 +57,10 @@ def tombstone_headers(epoch: int, incarnation: int) -> Headers:
     return [("epoch", b"%d" % epoch), ("incarnation", b"%d" % incarnation)]
 
 
-def header_of(record: Raw) -> Header:
+def header_of(record: Raw, codec: Codec) -> Header:
     """Epoch and order of a record, tombstone or not. Raises ValueError when it has none."""
     if record.value is not None:
-        return peek(record.value)
+        return codec.peek(record.value)
     try:
         said = dict(record.headers or ())
         return Header(int(said["epoch"] or b""), 0, int(said["incarnation"] or b""), 2**31 - 1, 0)
@@ -156,7 +156,7 @@ class Table:
             poison(Poison(record, KEYLESS))
             return False
         try:
-            new = header_of(record)
+            new = header_of(record, self.codec)
         except ValueError as error:
             poison(Poison(record, str(error)))
             return record.value is not None
@@ -169,7 +169,7 @@ class Table:
     def _before(self, key: bytes) -> Header | None:
         old = self.values.get(key)
         try:
-            return peek(old) if old else None
+            return self.codec.peek(old) if old else None
         except ValueError:  # poison: whatever follows it is better
             return None
 
@@ -183,7 +183,7 @@ class Table:
         found = []
         for key, value in self.values.items():
             try:
-                due_at = peek(value).due_at
+                due_at = self.codec.peek(value).due_at
             except ValueError:  # poison waits for nothing; whoever reads the entity learns
                 due_at = 0
             if due_at:

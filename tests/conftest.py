@@ -34,6 +34,15 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkEngine]:
 
 
 @pytest.fixture(scope="session")
+def frail(tmp_path_factory: pytest.TempPathFactory) -> Iterator[embedded.EmbeddedBroker]:
+    """A broker that tests may stop and kill; each leaves it running."""
+    state_dir = tmp_path_factory.mktemp("frail-broker")
+    with embedded.EmbeddedBroker(state_dir) as running:
+        yield running
+    embedded.stop(state_dir)
+
+
+@pytest.fixture(scope="session")
 def docker_engine() -> None:
     """Tests that need the Docker engine ask for this: skipped where there is none, failed where there must be one."""
     if missing := docker.why_no_engine():

@@ -136,23 +136,36 @@ async def _end_all() -> None:
 @contextmanager
 def proxied_broker(state_dir: Path) -> Iterator[tuple[EmbeddedBroker, Proxy]]:
     """A broker of one's own that can be reached directly (`bootstrap_servers`) and through the proxy (`address`)."""
-    behind = find_free_port(set())
-    proxy = Proxy(behind)
+    with broker_behind(state_dir, 1) as (broker, (proxy,)):
+        yield broker, proxy
 
-    def with_a_second_listener(ports: object, overrides: object, data: str = "data") -> str:
+
+@contextmanager
+def broker_behind(state_dir: Path, count: int) -> Iterator[tuple[EmbeddedBroker, list[Proxy]]]:
+    """The same with several proxies, each a way of its own."""
+    taken: set[int] = set()
+    for _ in range(count):
+        taken.add(find_free_port(taken))
+    proxies = {f"PROXIED{number}": Proxy(behind) for number, behind in enumerate(sorted(taken))}
+
+    def with_more_listeners(ports: object, overrides: object, data: str = "data") -> str:
         text = server_properties(ports, overrides, data)  # type: ignore[arg-type]
         given = dict(line.split("=", 1) for line in text.splitlines())
+        named = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT", **dict.fromkeys(proxies, "PLAINTEXT")}
+        listening = [f"{name}://{HOST}:{proxy.target}" for name, proxy in proxies.items()]
+        announced = [f"{name}://{proxy.address}" for name, proxy in proxies.items()]
         more = {
-            "listeners": f"{given['listeners']},PROXIED://{HOST}:{behind}",
-            "advertised.listeners": f"{given['advertised.listeners']},PROXIED://{proxy.address}",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "listeners": ",".join([given["listeners"], *listening]),
+            "advertised.listeners": ",".join([given["advertised.listeners"], *announced]),
+            "listener.security.protocol.map": ",".join(f"{name}:{kind}" for name, kind in named.items()),
             "inter.broker.listener.name": "PLAINTEXT",
         }
         return "".join(f"{name}={value}\n" for name, value in (given | more).items())
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(broker_launch, "server_properties", with_a_second_listener)
+        patch.setattr(broker_launch, "server_properties", with_more_listeners)
         with EmbeddedBroker(state_dir) as broker:
-            yield broker, proxy
+            yield broker, list(proxies.values())
     embedded.stop(state_dir)
-    proxy.close()
+    for proxy in proxies.values():
+        proxy.close()

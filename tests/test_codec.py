@@ -103,7 +103,7 @@ def test_an_unknown_fingerprint_is_looked_up_once_more_then_named() -> None:
 
 @given(record_of("Event"))
 def test_the_first_fields_can_be_seen_without_decoding(event: records.Event) -> None:
-    assert peek(CODEC.encode(event)) == (event.epoch, event.logic, event.incarnation, event.attempt, event.due_at)
+    assert CODEC.peek(CODEC.encode(event)) == (event.epoch, event.logic, event.incarnation, event.attempt, event.due_at)
 
 
 @pytest.mark.parametrize(
@@ -112,6 +112,16 @@ def test_the_first_fields_can_be_seen_without_decoding(event: records.Event) -> 
 def test_peeking_at_what_is_no_event(value: bytes) -> None:
     with pytest.raises(ValueError, match=r"truncated|single-object"):
         peek(value)
+
+
+def test_B5_what_has_no_known_schema_has_no_epoch() -> None:
+    """Or garbage that looks like an epoch would void everything that comes after it."""
+    garbage = b"\xc3\x01 what is this?"
+    assert peek(garbage).epoch == 16
+    command = CODEC.encode(records.Command(id="c", job="a", by="x" * 20, action=records.Cancel()))
+    for value in (garbage, command):
+        with pytest.raises(ValueError, match="its schema is not known, or is no event's"):
+            CODEC.peek(value)
 
 
 def test_events_of_an_epoch_begin_alike_and_no_others_do() -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from events import embedded
 from events.cluster import Cluster
 from events.codec import Codec
 from events.embedded import EmbeddedBroker
@@ -45,15 +42,15 @@ def test_an_open_transaction_that_nobody_ends_is_told_and_not_passed_over(cluste
     assert decided_end(cluster.admin(), cluster, "events", 0) == 2
 
 
-def test_a_client_that_knew_the_log_before_its_broker_was_killed_finds_its_end_again(tmp_path: Path) -> None:
-    with EmbeddedBroker(tmp_path) as frail:
-        cluster = own_cluster(frail.bootstrap_servers)
-        ensure_topics(cluster)
-        admin = cluster.admin()
-        assert decided_end(admin, cluster, "events", 0) == 0
-        frail.kill()
+def test_a_client_that_knew_the_log_before_its_broker_was_killed_finds_its_end_again(frail: EmbeddedBroker) -> None:
+    cluster = own_cluster(frail.bootstrap_servers)
+    ensure_topics(cluster)
+    admin = cluster.admin()
+    assert decided_end(admin, cluster, "events", 0) == 0
+    frail.kill()
+    try:
         with pytest.raises(BrokerUnreachable):
             decided_end(admin, cluster, "events", 0, patience_s=0.5)
+    finally:
         frail.start()
-        assert decided_end(admin, cluster, "events", 0, patience_s=60) == 0
-    embedded.stop(tmp_path)
+    assert decided_end(admin, cluster, "events", 0, patience_s=60) == 0

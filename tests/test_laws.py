@@ -179,7 +179,9 @@ def test_the_law_of_compaction_can_see_a_lost_tombstone() -> None:
     assert applied([alive, dead]).values != applied([alive]).values
 
 
-@pytest.mark.parametrize("poisoned", [b"", b"garbage", b"\xc3\x01short", b"\x00\x00\x00\x00\x01body"])
+@pytest.mark.parametrize(
+    "poisoned", [b"", b"garbage", b"\xc3\x01short", b"\x00\x00\x00\x00\x01body", b"\xc3\x01 what is this?"]
+)
 def test_R4_poison_stands_where_it_was_written(poisoned: bytes) -> None:
     """It is reported, it is not taken for what stood there before, and what follows it is folded."""
     good = Raw(0, b"job/a", CODEC.encode(an_event("job/a", 1, 1, 0, 1, Job(pipelines=1, submitted_at=1))))

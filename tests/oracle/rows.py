@@ -139,9 +139,9 @@ class Onlooker:
     """Somebody who reads the output all the time, as it appears: no row may ever come twice, and what was there stays.
     Use as a context."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, every_s: float = LOOK_EVERY_S) -> None:
         """Looks at all directories below `root`."""
-        self._root = root
+        self._root, self._every_s = root, every_s
         self._seen: dict[Path, dict[str, str]] = {}  # by directory: row → file
         self._files: set[Path] = set()
         self.findings: list[Finding] = []
@@ -169,7 +169,7 @@ class Onlooker:
         return sum(map(len, self._seen.values()))
 
     def _look_on(self) -> None:
-        while not self._stopping.wait(LOOK_EVERY_S):
+        while not self._stopping.wait(self._every_s):
             self._look()
 
     def _look(self) -> None:
