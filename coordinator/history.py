@@ -15,7 +15,7 @@ import msgspec
 from coordinator.state import entity_of
 from coordinator.viewing import cause_view, checkpoint_view
 from coordinator.views import CauseView, CheckpointView, View
-from events.codec import Codec, peek, peek_time
+from events.codec import Codec, peek_time
 from events.errors import Place, UnreadableKey, UnreadableRecord
 from events.keys import WITHOUT_JOB, Entity
 from events.records import Ack, Checkpoint, Event, Leader, ReadyMark, Task
@@ -102,7 +102,7 @@ class Chronicle:
     def read(self, transactions: Iterable[Sequence[Raw]]) -> Iterator[Seen]:
         """Those that follow on what was read before."""
         for records in transactions:
-            epoch, time = _boundary(records)
+            epoch, time = _boundary(records, self._codec)
             void = epoch < self._newest
             self._newest = max(self._newest, epoch)
             for record in records:
@@ -116,11 +116,11 @@ class Chronicle:
                     yield found
 
 
-def _boundary(records: Sequence[Raw]) -> tuple[int, int]:
+def _boundary(records: Sequence[Raw], codec: Codec) -> tuple[int, int]:
     """Epoch and time of a transaction, by its cursor."""
     value = records[-1].value or b""
     try:
-        return peek(value).epoch, peek_time(value)
+        return codec.peek(value).epoch, peek_time(value)
     except ValueError:
         return 0, 0
 
@@ -131,7 +131,7 @@ def _seen(record: Raw, codec: Codec, shard: int, was: str, time: int, void: bool
     except (UnreadableKey, UnicodeDecodeError):
         return None
     try:
-        header = header_of(record)
+        header = header_of(record, codec)
         epoch, incarnation = header.epoch, header.incarnation
     except ValueError:
         epoch = incarnation = 0

@@ -62,8 +62,7 @@ class Header(NamedTuple):
 
 
 def peek(value: bytes) -> Header:
-<<<<<<< HEAD
-    """The first fields of an event's envelope. Raises ValueError when they are not there."""
+    """The first fields of an event's envelope, if it is one. Raises ValueError when they are not there."""
     return Header(*_numbers(value, len(Header._fields)))
 
 
@@ -74,9 +73,6 @@ def peek_time(value: bytes) -> int:
 
 
 def _numbers(value: bytes, count: int) -> list[int]:
-=======
-    """The first fields of an event's envelope, if it is one. Raises ValueError when they are not there."""
->>>>>>> da17c43 (What has no known schema has no epoch; a soak on real processes with faults by chance, in work)
     if value[:2] != SINGLE_OBJECT:
         raise ValueError("not in single-object encoding")
     numbers, at = [], BODY
