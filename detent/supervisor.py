@@ -8,6 +8,7 @@ its own, is in a session of its own (so that Ctrl-C reaches only its owner) and 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -105,9 +106,9 @@ class Supervised:
         return self._named("page")
 
     def _named(self, field: str) -> str:
-        """From the line that it starts with."""
-        found = [part for part in self.said().split() if part.startswith(f"{field}=")]
-        return found[0].removeprefix(f"{field}=") if found else ""
+        """From the line that it starts with, key=value or JSON."""
+        found = re.search(rf'\b{field}(?:=|": ")([^\s",]+)', self.said())
+        return found[1] if found else ""
 
     def answers(self) -> bool:
         """Whether it says that it is ready."""
