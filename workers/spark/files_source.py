@@ -44,6 +44,7 @@ class FilesSource:
         self._context, self._name = context, step.name
         self._listing = Listing(local_path(step, options.path), options.pattern, share, shares)
         self._lateness_ns = options.lateness_ms * 1_000_000
+        self._most = options.slice_files or MOST_FILES
         self._left: list[File] = []  # bounded: what is still to be read, sorted
         self._known: list[File] = []  # continuous: what the last look has found
         self._look_at = 0.0
@@ -83,7 +84,7 @@ class FilesSource:
     def _next_left(self, after: bytes, goal: int) -> Slice | None:
         at = msgspec.json.decode(after, type=Bounded)
         self._left = [file for file in self._left if file.name > at.after]
-        taken = _as_many(self._left, goal)
+        taken = _as_many(self._left, goal, self._most)
         if not taken:
             return None
         if not all(map(self._listing.unchanged, taken)):
@@ -101,7 +102,7 @@ class FilesSource:
             self._look_at = time.monotonic() + self._options.poll_ms / 1000
             self._known = self._listing.files()
             found = new_since(at, self._known, self._lateness_ns)
-        taken = [file for file in _as_many(found, goal) if self._listing.unchanged(file)]
+        taken = [file for file in _as_many(found, goal, self._most) if self._listing.unchanged(file)]
         if not taken:  # nothing, or all of it went or changed just now
             self._known = []
             return None
@@ -136,11 +137,11 @@ class FilesSource:
         return sum(int(parquet.read_metadata(self._listing.root / file.name).num_rows) for file in files)
 
 
-def _as_many(files: Sequence[File], goal: int) -> list[File]:
+def _as_many(files: Sequence[File], goal: int, most: int) -> list[File]:
     """From the first on, until they weigh the goal: at least one."""
     taken: list[File] = []
     weight = 0
-    for file in files[:MOST_FILES]:
+    for file in files[:most]:
         taken.append(file)
         weight += file.size + OPENING
         if weight >= goal:

@@ -43,7 +43,7 @@ class Generator:
 
     def next_slice(self, after: bytes, goal: int) -> Slice | None:
         done = self._done(after)
-        count = goal
+        count = min(goal, self._options.slice_rows or goal)
         if self._options.rate > 0:
             elapsed_s = time.monotonic() - self._began
             count = min(count, self._began_at + int(elapsed_s * self._options.rate / self._shares) - done)

@@ -25,6 +25,7 @@ class GeneratorOptions(Options, frozen=True):
     start: Annotated[int, Meta(description="The first id.")] = 0
     rate: Annotated[float, Meta(ge=0, description="Rows a second, of all tasks together. 0: as fast as it goes.")] = 0.0
     seed: Annotated[int, Meta(description="Named `seed` in the columns' expressions.")] = 0
+    slice_rows: Annotated[int, Meta(ge=0, description="The most rows of a slice. 0: by the time that slices take.")] = 0
     columns: Annotated[
         dict[str, str], Meta(description="Columns besides id: a name and a Spark SQL expression of id and seed.")
     ] = {}
@@ -43,6 +44,9 @@ class FilesSourceOptions(Options, frozen=True):
     lateness_ms: Annotated[
         int, Meta(ge=0, description="How much older than the newest file read a new file may be, when continuous.")
     ] = 60_000
+    slice_files: Annotated[
+        int, Meta(ge=0, description="The most files of a slice. 0: by the time that slices take.")
+    ] = 0
     schema: Annotated[str, Meta(description="The columns as Spark's DDL. Empty: as the first file has them.")] = ""
     reader: Annotated[dict[str, Any], Meta(description="Options of Spark's reader, such as header.")] = {}
 

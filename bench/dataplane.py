@@ -1,0 +1,129 @@
+"""The data plane against plain Spark: the same rows through the same query into parquet.
+
+    python -m bench.dataplane --json
+
+plain: PySpark reads, transforms and writes in one go. detent: a job on a worker, one task per core, from its submission
+to its end on the log: checkpoints, commit and all. streaming: Structured Streaming with `availableNow`, in as many
+slices as Detent took. Every run's rows are counted by pyarrow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench import harness, kafka
+from bench.data_jobs import CORES, Detent, detent, plain_spark, rows_in, write_parquet
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SCHEMA = "id LONG, customer LONG, amount DOUBLE, at TIMESTAMP, text STRING"
+QUERY = (
+    "SELECT id, customer, amount * 1.2 AS gross, date_trunc('HOUR', at) AS hour, upper(text) AS text "
+    "FROM input WHERE customer % 10 <> 3"
+)
+
+
+class Contest:
+    """Three ways from one folder to others."""
+
+    def __init__(self, spark: SparkSession, workers: Detent, folder: Path, files: int) -> None:
+        self._spark, self._workers, self._folder, self._files = spark, workers, folder, files
+        self._input = folder / "input"
+        self._numbers = itertools.count()
+        self.rows: set[int] = set()
+        self.slices: list[int] = []
+
+    def plain(self) -> float:
+        def work(out: Path) -> float:
+            began = time.monotonic()
+            self._spark.read.parquet(str(self._input)).createOrReplaceTempView("input")
+            self._spark.sql(QUERY).write.parquet(str(out))
+            return time.monotonic() - began
+
+        return self._measured(work)
+
+    def detent(self) -> float:
+        return self._measured(lambda out: self._run(self._specification(out)))
+
+    def streaming(self) -> float:
+        def work(out: Path) -> float:
+            most = max(1, math.ceil(self._files / max(1, self.slices[-1] if self.slices else CORES)))
+            began = time.monotonic()
+            rows = self._spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", most).parquet(str(self._input))
+            rows.createOrReplaceTempView("input")
+            writer = self._spark.sql(QUERY).writeStream.format("parquet").trigger(availableNow=True)
+            state = out.with_name(f"{out.name}-state")
+            query = writer.option("checkpointLocation", str(state)).start(str(out))
+            query.awaitTermination()
+            return time.monotonic() - began
+
+        return self._measured(work)
+
+    def _run(self, specification: dict[str, Any]) -> float:
+        took, name = self._workers.run(specification)
+        pieces = [piece for checkpoint in self._workers.checkpoints(name) for ack in checkpoint.acks
+                  for piece in ack.staged]  # fmt: skip
+        self.slices.append(len(pieces))
+        return took
+
+    def _specification(self, out: Path) -> dict[str, Any]:
+        options = {"path": str(self._input), "schema": SCHEMA}
+        return {
+            "env": {"parallelism": CORES},
+            "source": [{"name": "orders", "kind": "files", "options": options}],
+            "transform": [{"name": "query", "kind": "sql", "from": ["orders"], "options": {"query": QUERY}}],
+            "sink": [{"name": "out", "kind": "files", "from": ["query"], "options": {"path": str(out)}}],
+        }
+
+    def _measured(self, work: Callable[[Path], float]) -> float:
+        out = self._folder / f"out-{next(self._numbers)}"
+        took = work(out)
+        self.rows.add(rows_in(out))
+        shutil.rmtree(out)
+        return took
+
+
+def measure(options: argparse.Namespace) -> harness.Result:
+    with tempfile.TemporaryDirectory(prefix="detent-dataplane-") as name, kafka.fresh_cluster(options) as cluster:
+        folder = Path(name)
+        write_parquet(folder / "input", options.rows, options.files)
+        with plain_spark(folder) as spark, detent(cluster, folder / "detent") as workers:
+            contest = Contest(spark, workers, folder, options.files)
+            contenders = {"plain": contest.plain, "detent": contest.detent, "streaming": contest.streaming}
+            seconds = harness.alternate(contenders, warmups=1, repetitions=options.repetitions)
+    if len(contest.rows) != 1:
+        raise RuntimeError(f"the contenders wrote different numbers of rows: {sorted(contest.rows)}")
+    result = harness.Result("dataplane")
+    result.figures["rows read"] = options.rows
+    result.figures["rows written"] = contest.rows.pop()
+    result.figures["slices of Detent"] = contest.slices[-1]
+    result.figures |= {f"{name}, rows/s": options.rows / took for name, took in harness.medians(seconds).items()}
+    result.bars = [
+        harness.Bar("detent / plain", harness.ratio(seconds, "plain", "detent"), ">=", 0.9),
+        harness.Bar("detent / streaming", harness.ratio(seconds, "streaming", "detent"), ">=", 1.0),
+    ]
+    return result
+
+
+def main() -> int:
+    options = harness.parser("Detent's data plane against plain Spark and Structured Streaming.")
+    options.add_argument("--rows", type=int, default=5_000_000)
+    options.add_argument("--files", type=int, default=40)
+    kafka.add_options(options)
+    options.set_defaults(repetitions=3)
+    chosen = options.parse_args()
+    return harness.report(measure(chosen), as_json=chosen.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
