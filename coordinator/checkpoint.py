@@ -186,9 +186,9 @@ def order_commit(draft: Draft, job: JobView, number: int) -> None:
     if worker is not None:
         staged = tuple(piece for ack in known.acks for piece in ack.staged)
         conclusive = known.refused and not holders(draft, pipeline) - {worker}
-        action = CommitCheckpoint(
-            checkpoint=known.id, specification=job.body, staged=staged, tries=tries, conclusive=conclusive
-        )
+        said = draft.state.heard[worker].heartbeat
+        action = CommitCheckpoint(checkpoint=known.id, specification=job.body, staged=staged, tries=tries,
+                                  conclusive=conclusive, instance=said.instance, lease=said.lease)  # fmt: skip
         draft.order(event, number, COMMIT_TASK, worker, action)
 
 

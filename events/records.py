@@ -316,6 +316,11 @@ class CommitCheckpoint(Record, frozen=True, kw_only=True):
     tries: int = 0
     # Whether nobody else can be publishing it any more: that it is not there and can't be is then the last word.
     conclusive: bool = False
+    # The process of the worker that this is for, as its heartbeat said.
+    instance: str = ""
+    # The lease of that process that this is for, as its heartbeat said. A worker that was given up has another one when
+    # it is back: what it was told before, others may have been told since.
+    lease: int = 0
 
 
 class Position(Record, frozen=True, kw_only=True):
@@ -649,6 +654,8 @@ class Heartbeat(Record, frozen=True, kw_only=True):
     draining: bool = False
     # What it runs.
     tasks: tuple[TaskProgress, ...] = ()
+    # Which of its leases this is: the next begins when Kafka is reached again after one ran out.
+    lease: int = 0
 
 
 class RemoveStaging(Record, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from events import records as r
 from events.cluster import Cluster
@@ -68,6 +69,9 @@ class Script:
         return Outgoing("orders", shard, key, CODEC.encode(order) if order else None)
 
     def order(self, action: r.OrderAction, at: Identity | None = None, **options: Any) -> None:
+        if isinstance(action, r.CommitCheckpoint):  # to the process and the lease that were heard last
+            self.listen()
+            action = replace(action, instance=self.beats[-1].instance, lease=self.beats[-1].lease)
         self._writer.commit([self.outgoing(action, at or who(), **options)])
 
     def withdraw(self, at: Identity | None = None) -> None:

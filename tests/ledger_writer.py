@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from events import records as r
-from tests.worker_bench import order, piece
+from tests.worker_bench import addressed, order, piece
 from workers import happenings as h
 from workers import store as stores
 from workers.core import decide
@@ -64,7 +64,7 @@ def after(seed: int, count: int) -> Ledger:
     """The ledger that so many steps lead to, without any disk."""
     ledger = Ledger()
     for _, it in zip(range(count), steps(seed), strict=False):
-        apply(ledger, decide(ledger, it, 1000, SETTINGS).changes)
+        apply(ledger, decide(ledger, addressed(it, ledger, SETTINGS), 1000, SETTINGS).changes)
     return ledger
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from events import records as r
 from tests.worker_bench import (
     DEPLOY,
@@ -9,6 +11,7 @@ from tests.worker_bench import (
     STOP,
     WITHDRAWN,
     Bench,
+    addressed,
     commit,
     empty,
     order,
@@ -16,10 +19,12 @@ from tests.worker_bench import (
     published,
     said,
     staged,
+    stored,
     trigger,
     who,
 )
 from workers import happenings as h
+from workers.core import decide
 from workers.happenings import Outcome
 from workers.ledger import Phase
 
@@ -278,3 +283,20 @@ def test_an_attempt_that_waits_is_called_off_by_the_removal_of_its_job() -> None
     assert bench.give(order(REMOVE, who(incarnation=2))).effects == (h.RemoveStaging("job", 2, "{}"),)
     assert bench.give(h.Stopped(who(incarnation=1))).effects == ()
     assert bench.ledger.tasks == {}
+
+
+def test_O3_an_order_from_before_it_was_given_up_is_not_followed_when_it_is_back() -> None:
+    """Found by the simulation: it was given up, others were told and failed for good, and the job was over; then it
+    came back and did what it had been told before all that."""
+    bench = Bench().running()
+    bench.later(10)
+    told = addressed(commit(1), bench.ledger, bench.settings)
+    bench.later(bench.settings.lease_ms + 1, reached=False)  # cut off: given up by now
+    bench.later(1)  # and back
+    assert "earlier process or lease" in bench.give(told).ignored
+    assert not [effect for effect in bench.effects if isinstance(effect, h.Publish)]
+    assert bench.give(commit(1)).effects  # told anew, it does
+    bench.give(published(1))
+    assert said(bench.give(told)) == [r.CheckpointCommitted(checkpoint=1, rows=5)]  # of what is done it still tells
+    again = replace(bench.settings, instance="i2")
+    assert "earlier process or lease" in decide(stored(bench.ledger), commit(2), bench.now, again).ignored

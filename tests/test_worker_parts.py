@@ -23,7 +23,7 @@ from events.codec import Codec
 from events.errors import AccessRefused, Place, UnreadableKey
 from events.keys import order_key, order_prefix, parse_order_key, shard_of
 from tests.logs import until
-from tests.worker_bench import DEPLOY, KEY, SETTINGS, commit, order, who
+from tests.worker_bench import DEPLOY, KEY, SETTINGS, addressed, commit, order, who
 from workers import happenings as h
 from workers import inbox as inboxes
 from workers import store as stores
@@ -417,6 +417,9 @@ class Hand:
         self.decider.give(h.Restarted())
         self.log.clear()
 
+    def give(self, it: h.Input, position: int) -> None:
+        self.decider.give(addressed(it, self.decider.ledger, SETTINGS), position)
+
     def _send(self, said: r.Report) -> None:
         self.log.append(type(said.happening).__name__)
 
@@ -444,7 +447,7 @@ def test_what_the_engine_can_not_do_is_its_answer(hand: Hand) -> None:
     hand.decider.give(h.Started(who()))
     hand.engine.fails = True
     hand.decider.give(order(r.TriggerCheckpoint(checkpoint=1)), 2)
-    hand.decider.give(commit(1), 3)
+    hand.give(commit(1), 3)
     hand.decider.give(order(DEPLOY, who(task=1)), 4)
     hand.decider.give(order(r.RemoveStaging(specification="{}"), who(incarnation=9, job="old")), 5)
     failed, unpublished, crashed, stuck = hand.said
@@ -459,7 +462,7 @@ def test_B7_a_lease_counts_from_when_the_heartbeat_was_sent(hand: Hand) -> None:
     decider = hand.decider
     decider.give(order(DEPLOY), 1)
     decider.give(h.Started(who()))
-    decider.give(commit(1), 2)
+    hand.give(commit(1), 2)
     assert hand.engine.may_publish()
     hand.now = 1900
     decider.answered(1800)
@@ -482,7 +485,7 @@ def test_B7_a_lease_counts_from_when_the_heartbeat_was_sent(hand: Hand) -> None:
 def test_after_the_disk_has_failed_nothing_is_done_told_or_published(hand: Hand) -> None:
     hand.decider.give(order(DEPLOY), 1)
     hand.decider.give(h.Started(who()))
-    hand.decider.give(commit(1), 2)
+    hand.give(commit(1), 2)
     assert hand.engine.may_publish()
     hand.store._db.close()
     hand.log.clear()

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from events import records as r
+from tests.worker_bench import addressed
 from workers import files, lines
 from workers import happenings as h
 from workers import store as stores
@@ -98,7 +99,7 @@ def main() -> None:
             if not isinstance(item, Ordered):
                 decider.give(item)
             elif item.it is not None:
-                decider.give(item.it, item.position)
+                decider.give(addressed(item.it, decider.ledger, settings), item.position)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from events import records as r
 from workers import happenings as h
@@ -41,6 +42,13 @@ def commit(checkpoint: int, at: Identity | None = None, epoch: int = 1) -> r.Ord
     return order(action, at, epoch)
 
 
+def addressed(it: h.Input, ledger: Ledger, settings: Settings) -> h.Input:
+    """As a leader addresses it that has just heard the worker, unless the test says otherwise."""
+    if not isinstance(it, r.Order) or not isinstance(it.action, r.CommitCheckpoint) or it.action.instance:
+        return it
+    return replace(it, action=replace(it.action, instance=settings.instance, lease=ledger.lease))
+
+
 def piece(name: str) -> r.Staged:
     return r.Staged(name=name, rows=1, size=10)
 
@@ -70,7 +78,7 @@ class Bench:
     def give(self, *inputs: h.Input) -> Outcome:
         """Decides one after the other; returns the last outcome."""
         for it in inputs:
-            outcome = decide(self.ledger, it, self.now, self.settings)
+            outcome = decide(self.ledger, addressed(it, self.ledger, self.settings), self.now, self.settings)
             apply(self.ledger, outcome.changes)
             self.effects += outcome.effects
             self.reports += outcome.reports

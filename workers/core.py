@@ -71,6 +71,7 @@ def heartbeat(ledger: Ledger, now_ms: int, settings: Settings) -> records.Heartb
         labels=settings.labels,
         draining=settings.draining,
         tasks=tuple(_progress_of(held, ledger.pulse(key)) for key, held in ledger.tasks.items() if held.active),
+        lease=ledger.lease,
     )
 
 
@@ -178,6 +179,9 @@ def _commit(
         return Outcome(changes=noted)
     if checkpoint < now.publishing:
         return ignored(f"stale: checkpoint {now.publishing} is being published")
+    if (action.instance, action.lease) != (settings.instance, ledger.lease):
+        # It may have been given up since, and others been told: whoever leads gives the order anew if it still stands.
+        return ignored("stale: it was given to an earlier process or lease of this worker")
     effect = Publish(
         job=order.job,
         incarnation=order.incarnation,

@@ -74,8 +74,12 @@ class Worker:
             if effect.who in self.loops:
                 self.loops[effect.who].stage = effect.checkpoint
         elif isinstance(effect, h.Publish):
-            long = self.world.chance("publishing takes long", 0.25)
-            self.publishing.append((self.now + (self.world.rng.randint(100, 6000) if long else 0), effect))
+            world = self.world
+            long = world.rng.randint(100, 6000) if world.chance("publishing takes long", 0.25) else 0
+            if long and world.chance("worker cut off in publishing", 0.15):
+                world.cut_until[self.name] = world.now + long
+                long += 500
+            self.publishing.append((self.now + long, effect))
         else:
             self.removing.append(effect)
 

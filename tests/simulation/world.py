@@ -191,7 +191,10 @@ class World:
         identity = (effect.job, effect.incarnation, effect.pipeline, effect.checkpoint)
         if identity in self.refused:
             return self.rng.random() < 0.6
-        if self.chance("sink refuses for good", 0.06):
+        # Most of all where another worker still has it in hand: it must not come through after it was given up.
+        elsewhere = sum(effect.checkpoint == other.checkpoint and effect.job == other.job
+                        for worker in self.workers for _, other in worker.publishing)  # fmt: skip
+        if self.chance("sink refuses for good", 0.4 if elsewhere else 0.06):
             self.refused.add(identity)
         return identity in self.refused
 
@@ -245,6 +248,9 @@ class World:
             elif isinstance(record.value.state, Summary):
                 self.checker.forgotten |= set(record.value.state.commands)
             record.value = Rotten(record.value)
+            leader = next((c for c in self.coordinators if c.alive and c.leading), None)
+            if leader is not None and self.rng.random() < 0.5 and self.strike("the leader dies on it"):
+                self.kill(leader)  # only who reads the log again stumbles over it
 
     def kill(self, process: Process) -> None:
         process.alive = False
