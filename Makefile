@@ -50,6 +50,7 @@ docs: setup      ## write the generated pages anew: life cycles, configuration, 
 	@$(BIN)/python -m detent config docs > docs/configuration.md
 	@$(BIN)/python -m detent.job_schema --page > docs/jobs.md
 	@$(BIN)/python -m detent.job_schema > schemas/job.schema.json
+	@$(BIN)/python -m detent.contract > docs/asyncapi.yaml
 
 clean:           ## remove what setup and runs left in this folder
 	rm -rf .venv .detent .hypothesis .mypy_cache .pytest_cache .ruff_cache *.egg-info

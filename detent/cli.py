@@ -18,6 +18,7 @@ from detent import (
     config_commands,
     coordinator_commands,
     demo,
+    doctor_commands,
     job_commands,
     logs,
     up,
@@ -61,6 +62,7 @@ def build_app() -> typer.Typer:
     app.command("web")(web_commands.run_web)
     app.add_typer(broker_commands.app, name="broker")
     app.add_typer(config_commands.app, name="config")
+    app.command("doctor")(doctor_commands.doctor)
     app.command("demo")(demo.run_demo)
     return app
 

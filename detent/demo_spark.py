@@ -68,7 +68,8 @@ class SparkPlay:
 
     def _write_topic(self, cluster: Cluster, first: int, rows: int) -> None:
         new = NewTopic(TOPIC, num_partitions=PARTITIONS, replication_factor=1)
-        cluster.admin().create_topics([new])[TOPIC].result(timeout=30)
+        admin = cluster.admin()  # held: what it was asked is lost with it
+        admin.create_topics([new])[TOPIC].result(timeout=30)
         producer: Producer = cluster.producer(linger_ms=50, queue_buffering_max_messages=1_000_000)
         for i in range(first, first + rows):
             cents, country = i * SPREAD % DEAREST, COUNTRIES[i % len(COUNTRIES)]

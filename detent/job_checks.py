@@ -21,6 +21,10 @@ from coordinator.specification import (
     plan,
 )
 from detent.job_kinds import ROLES, kinds, names
+from events.masking import SECRET_NAME
+
+# Options that hold properties of something else, passwords among them.
+SECRETIVE = frozenset({"properties", "catalog", "options"})
 
 
 class Wrong(NamedTuple):
@@ -89,13 +93,22 @@ def _step(role: str, step: dict[str, Any], at: Where) -> Iterator[Wrong]:
     if not isinstance(options, dict):
         return  # it is said already
     where = (*at, "options")
-    found = list(_mismatches(options, inspect.type_info(kind.options), where))
+    found = [*_mismatches(options, inspect.type_info(kind.options), where), *_written_out(options, where)]
     yield from found
     if not found:
         try:
             msgspec.convert(options, kind.options)
         except msgspec.ValidationError as error:
             yield _located(str(error), where)
+
+
+def _written_out(options: dict[str, Any], at: Where) -> Iterator[Wrong]:
+    """A secret in a specification would stand on the log for ever, for whoever reads it."""
+    for table in SECRETIVE & options.keys():
+        for name, value in options[table].items() if isinstance(options[table], dict) else ():
+            if SECRET_NAME.search(name) and isinstance(value, str):
+                reason = 'it looks like a secret and is written out; name where it is on the workers: {"secret": '
+                yield Wrong((*at, table, name), reason + '"env:NAME"} or {"secret": "file:/path"}')
 
 
 def _located(said: str, at: Where) -> Wrong:

@@ -66,11 +66,12 @@ ROLES: dict[str, tuple[Grant, ...]] = {
     ),
     "service": (
         _topics(("commands",), WRITE, "sends commands"),
+        _topics(("events",), READ, "awaits their outcomes"),
         _topics(("schemas",), READ + WRITE, "puts the schemas that it writes with on the log, where they are missing"),
         USE_CONSUMER,
     ),
     "reader": (
-        _topics(("events", "coordinators", "schemas"), READ, "follows the log: read model, forensics"),
+        _topics(("events", "coordinators", "workers", "schemas"), READ, "follows the log: read model, forensics"),
         USE_CONSUMER,
     ),
 }

@@ -88,6 +88,13 @@ def ensure_topics(
     return _verify(cluster, admin, wanted, replication, patience_s)
 
 
+def missing_topics(cluster: Cluster, settings: TopicSettings, *, patience_s: float = 30.0) -> list[str]:
+    """The names of Detent's topics that are not there, or that this user may not see. Changes nothing."""
+    admin = cluster.admin()
+    known = answered(cluster, "asking for its topics", patience_s, lambda: admin.list_topics(timeout=3)).topics
+    return [name for plan in plans(settings) if (name := cluster.topic(plan.name)) not in known]
+
+
 def _create(
     cluster: Cluster,
     admin: AdminClient,

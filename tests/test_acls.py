@@ -15,10 +15,10 @@ SECURITY = Path(__file__).parent.parent / "docs/security.md"
 WRITTEN_AND_READ = {
     "commands": ({"service"}, {"coordinator"}),
     "reports": ({"worker"}, {"coordinator"}),
-    "events": ({"coordinator"}, {"coordinator", "reader"}),
+    "events": ({"coordinator"}, {"coordinator", "service", "reader"}),
     "orders": ({"coordinator"}, {"worker"}),
     "coordinators": ({"coordinator"}, {"coordinator", "reader"}),
-    "workers": ({"worker"}, {"coordinator"}),
+    "workers": ({"worker"}, {"coordinator", "reader"}),
     "schemas": ({"coordinator", "worker", "service"}, set(acls.ROLES)),
     "dead-letters": ({"coordinator", "worker"}, {"operator"}),
 }

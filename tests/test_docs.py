@@ -45,6 +45,8 @@ def test_every_command_in_the_documents_is_one(document: str, command: str, tmp_
     elif words[0] == ".venv/bin/detent":
         options = [] if "--help" in words else ["--help"]
         assert ran([sys.executable, "-m", "detent", *words[1:], *options], tmp_path).returncode == 0
+    elif words[0] in ("npm", "node"):
+        assert (ROOT / "examples/javascript/submit.mjs").exists()  # tests/test_contract.py runs it
     else:
         assert words[:2] == [".venv/bin/python", "-m"], f"this test does not know how to run {command}"
         shown = ran([sys.executable, "-m", words[2], "--help"], tmp_path)

@@ -103,6 +103,16 @@ def test_json_is_read_as_json_and_pointed_at_as_well() -> None:
     assert wrong(text.replace("10", "010", 1), "job.json")[0].startswith("job.json:10:14: the file: it is no JSON")
 
 
+def test_a_secret_that_is_written_out_is_refused_before_it_is_on_the_log() -> None:
+    source = {"kind": "kafka", "options": {"topics": ["t"], "properties": {"sasl.password": "swordfish"}}}
+    value = {"source": [{"name": "in", **source}], "sink": [{"name": "o", "kind": "console", "from": "in"}]}
+    (problem,) = wrong(json.dumps(value), "job.json")
+    assert "source[0].options.properties.sasl.password: it looks like a secret" in problem
+    assert "swordfish" not in problem
+    fine = json.dumps(value).replace('"swordfish"', '{"secret": "env:KAFKA_PASSWORD"}')
+    assert parse_job(fine, "job.json")
+
+
 def test_the_builder_makes_the_same_job() -> None:
     built = Job("hello").env(parallelism=2).source("in", "generator", rows=10).sink("out", "files", path="out")
     read = parse_job(GOOD, "job.yaml")

@@ -181,6 +181,23 @@ def test_what_is_killed_is_started_again(up: Up) -> None:
     assert up.detent("submit", str(up.job("after", 100)), "--wait").returncode == 0
 
 
+def test_the_doctor_finds_nothing_wrong(up: Up) -> None:
+    done = up.detent("doctor", "--set", "kafka.shards=2", "--json")
+    found = {(one["what"], one["verdict"]) for one in json.loads(done.stdout)["findings"]}
+    for what in ("Java", "Spark", "broker", "topics", "rights", "clock", "processes"):
+        assert (what, "good") in found, done.stdout
+    assert (done.returncode == 0) == (not any(verdict == "bad" for _, verdict in found))
+
+
+def test_the_doctor_says_what_to_do(up: Up) -> None:
+    wrong = up.detent("doctor", "--set", "kafka.shards=3")
+    assert wrong.returncode == 7
+    assert "Set shards to 2" in wrong.stdout
+    nowhere = up.detent("doctor", "--bootstrap-servers", "127.0.0.1:1")
+    assert nowhere.returncode == 7
+    assert "BAD  broker" in nowhere.stdout
+
+
 def test_where_nothing_runs_it_is_said_at_once(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text("{}")
     done = subprocess.run(
