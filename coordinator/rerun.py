@@ -34,15 +34,19 @@ class Difference(NamedTuple):
 
 
 def rerun(
-    before: State, given: Input, now: int, cause: Cause, recorded: Sequence[Event | Gone]
+    before: State, given: Input, now: int, cause: Cause, recorded: Sequence[Event | Gone], *, deletions: bool = True
 ) -> tuple[Difference, ...]:
     """Decide on an input again, in the state before it, and compare with the events that were recorded then. The cursor
-    that ends a transaction is no part of a decision. Equal: nothing."""
+    that ends a transaction is no part of a decision. Without `deletions` they are left out on both sides: on the log
+    they say no cause. Equal: nothing."""
     was = [event for event in recorded if not event.entity.startswith("cursor/")]
     try:
         computed = decide(before, given, now, cause).events
     except Exception as error:  # noqa: BLE001  that it can't be decided any more is a difference like others
         return (Difference("", "decision", f"{len(was)} events", f"{type(error).__name__}: {error}"),)
+    if not deletions:
+        was = [event for event in was if isinstance(event, Event)]
+        computed = tuple(event for event in computed if isinstance(event, Event))
     return tuple(_differences(was, computed))
 
 

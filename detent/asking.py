@@ -92,14 +92,14 @@ def asks(command: Callable[Concatenate[Ask, P], None]) -> Callable[..., None]:
         finally:
             ask.close()
 
-    own, common = _parameters(command)[1:], _parameters(_common)
+    own, common = parameters(command)[1:], parameters(_common)
     run.__signature__ = inspect.Signature([*own, *common])  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, *common)}
     del run.__wrapped__
     return run
 
 
-def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+def parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     """With their annotations as objects."""
     hints = typing.get_type_hints(function, include_extras=True)
     found = inspect.signature(function).parameters.values()

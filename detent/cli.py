@@ -19,9 +19,11 @@ from detent import (
     coordinator_commands,
     demo,
     doctor_commands,
+    forensics_commands,
     job_commands,
     logs,
     up,
+    view_commands,
     web_commands,
     worker_commands,
 )
@@ -57,6 +59,10 @@ def build_app() -> typer.Typer:
     app.command("validate")(job_commands.validate)
     for command in ("submit", "watch", "cancel", "savepoint", "restore", "stop", "pause", "resume", "repair"):
         app.command(command)(getattr(asking_commands, command))
+    for command in ("jobs", "job", "checkpoints", "workers", "cluster"):
+        app.command(command)(getattr(view_commands, command))
+    for command in ("log", "at", "explain", "verify"):
+        app.command(command)(getattr(forensics_commands, command))
     app.command("coordinator")(coordinator_commands.run_coordinator)
     app.command("worker")(worker_commands.run_worker)
     app.command("web")(web_commands.run_web)

@@ -10,7 +10,7 @@ from coordinator.draft import Gone
 from events.cluster import Cluster
 from events.codec import Codec
 from events.records import Event
-from events.table import tombstone_headers
+from events.table import Raw, tombstone_headers
 from events.writer import Outgoing
 from tests.logs import a_writer
 from tests.simulation.broker import COMMITTED, Broker, Rotten
@@ -38,6 +38,19 @@ def events_of(broker: Broker) -> list[Event | Gone]:
     """The log of a telling, without what rotted."""
     stored = broker.partition("events").stored
     return [_value(record.value) for record in stored if record.status == COMMITTED and record.value is not None]
+
+
+def raws_of(broker: Broker, codec: Codec) -> list[Raw]:
+    """The log of a telling as it would stand on a topic: with its own offsets, where markers and compaction leave
+    some out."""
+    found = []
+    for offset, record in enumerate(broker.partition("events").stored):
+        if record.status == COMMITTED and record.value is not None:
+            event = _value(record.value)
+            value = codec.encode(event) if isinstance(event, Event) else None
+            headers = None if isinstance(event, Event) else tombstone_headers(event.epoch, event.incarnation)
+            found.append(Raw(offset, event.entity.encode(), value, headers))
+    return found
 
 
 def _value(value: Any) -> Event | Gone:

@@ -28,7 +28,8 @@ PURE = [
     "coordinator/words.py", "coordinator/views.py", "coordinator/viewing.py", "coordinator/cluster_viewing.py",
     "coordinator/graph.py", "coordinator/job_index.py", "coordinator/health_watch.py", "coordinator/shard_reading.py",
     "coordinator/history.py", "coordinator/timeline.py", "coordinator/explain.py", "coordinator/story.py",
-    "coordinator/waits.py", "coordinator/ignored.py", "coordinator/phrases.py",
+    "coordinator/waits.py", "coordinator/ignored.py", "coordinator/phrases.py", "coordinator/verify.py",
+    "coordinator/rerun_log.py",
     "workers/core.py", "workers/attempts.py", "workers/ledger.py", "workers/happenings.py",
     "workers/plan.py",
 ]  # fmt: skip
