@@ -92,7 +92,7 @@ class Verifier:
         try:
             entity = entity_of((record.key or b"").decode())
             key = entity.text
-            header = header_of(record)
+            header = header_of(record, self._codec)
         except (UnreadableKey, UnicodeDecodeError, ValueError) as error:
             self._say(record.offset, key, f"it can't be read: {error}")
             return
