@@ -104,6 +104,31 @@ def test_new_files_are_found_and_late_ones_too(engine: SparkEngine, tmp_path: Pa
     assert not following.heard.of(None, h.Exhausted)
 
 
+@pytest.mark.parametrize("continuous", [False, True])
+def test_a_large_file_is_read_in_parts(engine: SparkEngine, tmp_path: Path, continuous: bool) -> None:
+    data, out = tmp_path / "data", tmp_path / "out"
+    large = data / "day=7/large.parquet"
+    large.parent.mkdir(parents=True)
+    table = pa.table({"id": range(100, 1100), "text": [f"text {n}" * 5 for n in range(1000)]})
+    pq.write_table(table, large, row_group_size=50)
+    write(data / "day=8/small.parquet", 0, 100, text=["x"] * 100)
+    parts = reader(engine, data, out, part_bytes=2000, continuous=continuous, poll_ms=20)
+    first = parts.who()
+    parts.start(first)
+    until(lambda: any(it.rows > 100 for it in parts.heard.of(first, h.Progressed)), "some rows")
+    one = parts.stage(first, 1)
+    parts.stop(first)
+    second = parts.who(attempt=2)
+    parts.start(second, one.position, 1)
+    until(lambda: any(it.rows == 1100 for it in parts.heard.of(second, h.Progressed)), "all rows")
+    two = parts.stage(second, 2)
+    parts.stop(second)
+    parts.publish(*one.pieces, checkpoint=1)
+    parts.publish(*two.pieces, checkpoint=2)
+    assert ids(out) == Counter(range(1100))
+    assert ids(out, "day") == Counter({7: 1000, 8: 100})
+
+
 def half_read(engine: SparkEngine, tmp_path: Path) -> tuple[Hand, bytes]:
     """A position with files d, e and f still to read."""
     data = tmp_path / "data"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOG = logging.getLogger(__name__)
-SLICE_MS = 1500
+SLICE_MS = 2500
 WATCH_S = 1.0
 PUBLISH_PATIENCE_S = 60.0
 
@@ -61,7 +61,7 @@ class SparkEngine:
     def start(self, who: Identity, deploy: records.Deploy, say: Say) -> None:
         # The instance makes it unlike any other: Spark remembers groups that were cancelled.
         group = f"{who.job}/{who.incarnation}/{who.pipeline}/{who.task}/{who.attempt}/{self._around.instance}"
-        loop = Loop(who, deploy, say, self._spark, self._context, slice_s=self._slice_s, group=group)
+        loop = Loop(who, deploy, say, self._spark, self._context, slice_s=self._slice_s, group=group, room=self._room)
         with self._lock:
             self._loops = {known: each for known, each in self._loops.items() if each.is_alive()}
             self._loops[who] = loop
@@ -101,6 +101,11 @@ class SparkEngine:
     def _all_loops(self) -> list[Loop]:
         with self._lock:
             return [loop for loop in self._loops.values() if loop.is_alive()]
+
+    def _room(self) -> int:
+        """How many partitions a slice should have, so that all that run now fill the cores; 0: Spark knows best."""
+        busy = sum(loop.in_slice for loop in self._all_loops())
+        return max(1, self._spark.cores // max(1, busy)) if self._spark.cores else 0
 
     def _cancel(self, loop: Loop) -> None:
         if loop.session is not None and loop.is_alive():

@@ -1,4 +1,6 @@
-"""The source `files`: parquet, csv, json or text files below a directory, each read once, whole files at a time.
+"""The source `files`: parquet, csv, json or text files below a directory, each read once.
+
+A slice is some whole files, or a part of a large one (workers/spark/row_groups.py).
 
 Which files, and what a position means, is in workers/spark/listing.py; here they become frames.
 """
@@ -7,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
@@ -24,15 +26,18 @@ from workers.spark.listing import (
     left_of,
     moved_on,
     new_since,
+    values_in_the_name,
     what_is_wrong,
 )
 from workers.spark.options import FilesSourceOptions
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, DataFrameReader
     from pyspark.sql.types import StructType
 
-FIRST_BYTES = 8 * 1024 * 1024
+    from workers.spark.row_groups import Part
+
+FIRST_BYTES = 32 * 1024 * 1024
 OPENING = 64 * 1024  # what a file weighs besides its bytes
 MOST_FILES = 10_000  # of a slice
 FEW_FILES, FEW_BYTES = 8, 1024 * 1024  # so few are worth a look at how many rows they have
@@ -84,30 +89,90 @@ class FilesSource:
     def _next_left(self, after: bytes, goal: int) -> Slice | None:
         at = msgspec.json.decode(after, type=Bounded)
         self._left = [file for file in self._left if file.name > at.after]
-        taken = _as_many(self._left, goal, self._most)
+        taken = self._as_many(self._left, goal)
         if not taken:
             return None
         if not all(map(self._listing.unchanged, taken)):
             there = [file for file in self._left if self._listing.unchanged(file)]
             raise Unservable(self._name, self._checkpoint, after, what_is_wrong(at, there))
-        reached = ahead(Bounded(at.until, taken[-1].name), self._left[len(taken) :])
-        return self._slice(taken, msgspec.json.encode(reached))
+        rest = self._left[len(taken) :]
+        if self._is_large(taken[0]):
+            part, reached = self._parts(taken[0], at.part, goal)
+            if reached:
+                more = ahead(Bounded(at.until, at.after, part=reached), self._left)
+                return self._slice_of_part(taken[0], part, msgspec.json.encode(more))
+            done = msgspec.json.encode(ahead(Bounded(at.until, taken[0].name), rest))
+            return self._slice_of_part(taken[0], part, done)
+        return self._slice(taken, msgspec.json.encode(ahead(Bounded(at.until, taken[-1].name), rest)))
 
     def _next_new(self, after: bytes, goal: int) -> Slice | None:
         at = msgspec.json.decode(after, type=Continuous)
         found = new_since(at, self._known, self._lateness_ns)
-        if not found:
+        if not found or at.partly not in ("", found[0].sum):
             if time.monotonic() < self._look_at:
                 return None
             self._look_at = time.monotonic() + self._options.poll_ms / 1000
             self._known = self._listing.files()
             found = new_since(at, self._known, self._lateness_ns)
-        taken = [file for file in _as_many(found, goal, self._most) if self._listing.unchanged(file)]
+            if at.partly and (not found or found[0].sum != at.partly):
+                has = f"the file that was read up to part {at.part} is gone, {len(found)} others are there"
+                raise Unservable(self._name, self._checkpoint, after, has)
+        taken = [file for file in self._as_many(found, goal) if self._listing.unchanged(file)]
         if not taken:  # nothing, or all of it went or changed just now
             self._known = []
             return None
-        reached = moved_on(at, taken, self._known, self._lateness_ns)
-        return self._slice(taken, msgspec.json.encode(reached))
+        done = moved_on(at, taken, self._known, self._lateness_ns)
+        if self._is_large(taken[0]):
+            part, reached = self._parts(taken[0], at.part, goal)
+            more = Continuous(at.time, at.recent, taken[0].sum, reached) if reached else done
+            return self._slice_of_part(taken[0], part, msgspec.json.encode(more))
+        return self._slice(taken, msgspec.json.encode(done))
+
+    def _as_many(self, files: Sequence[File], goal: int) -> list[File]:
+        """From the first on, until they weigh the goal: at least one. A large one is alone."""
+        taken: list[File] = []
+        weight = 0
+        for file in files[: self._most]:
+            if taken and self._is_large(file):
+                break
+            taken.append(file)
+            weight += file.size + OPENING
+            if weight >= goal or self._is_large(file):
+                break
+        return taken
+
+    # Large files -----------------------------------------------------------------------------------------------------
+
+    def _is_large(self, file: File) -> bool:
+        return self._options.format == "parquet" and file.size > self._options.part_bytes
+
+    def _parts(self, file: File, done: int, goal: int) -> tuple[Part, int]:
+        """The parts of a file from there on that weigh the goal, as one; and how many are done then, 0 for all."""
+        from workers.spark.row_groups import Part, parts_of
+
+        parts = parts_of(self._listing.root / file.name, self._options.part_bytes)
+        upto = done + 1
+        while upto < len(parts) and sum(part.size for part in parts[done : upto + 1]) <= goal:
+            upto += 1
+        some = parts[done:upto]
+        rows, size = sum(part.rows for part in some), sum(part.size for part in some)
+        joined = Part(some[0].first, some[-1].last, rows, size)
+        return joined, upto if upto < len(parts) else 0
+
+    def _slice_of_part(self, file: File, part: Part, after: bytes) -> Slice:
+        from pyspark.sql import functions as f
+        from pyspark.sql.types import StructType
+
+        from workers.spark.row_groups import frame_of
+
+        session, schema = self._context.session(), self._schema_by(file)
+        apart = values_in_the_name(file.name)  # columns that are directories
+        inside = StructType([field for field in schema if field.name not in apart])
+        frame = frame_of(session, self._listing.root / file.name, part, inside)
+        for name in schema.names:
+            if name in apart:
+                frame = frame.withColumn(name, f.lit(apart[name]).cast(schema[name].dataType))
+        return Slice(frame.select(*schema.names), after, part.size, part.rows, part.size)
 
     # Frames ----------------------------------------------------------------------------------------------------------
 
@@ -116,13 +181,27 @@ class FilesSource:
         return Slice(self._frame(files), after, size + OPENING * len(files), self._rows(files, size), size)
 
     def _frame(self, files: Sequence[File]) -> DataFrame:
+        schema = self._schema_by(files[0])
+        return self._reader().schema(schema).load([self._uri(file) for file in files])
+
+    def _reader(self) -> DataFrameReader:
         options = self._options
         reader = self._context.session().read.format(options.format).options(**texts(options.reader))
         if self._listing.path.is_dir() and options.format != "text":
             reader = reader.option("basePath", f"file://{self._listing.path}")
-        if self._schema is None and not options.schema:
-            self._schema = reader.load(self._uri(files[0])).schema
-        return reader.schema(options.schema or self._schema or "").load([self._uri(file) for file in files])
+        return reader
+
+    def _schema_by(self, file: File) -> StructType:
+        """As the options say, or as the first file has it that is asked for."""
+        if self._schema is not None:
+            return self._schema
+        if self._options.schema:
+            from pyspark.sql.types import StructType
+
+            self._schema = cast(StructType, StructType.fromDDL(self._options.schema))
+        else:
+            self._schema = self._reader().load(self._uri(file)).schema
+        return self._schema
 
     def _uri(self, file: File) -> str:
         """Spark takes paths as patterns: what means something in one is quoted."""
@@ -135,15 +214,3 @@ class FilesSource:
         from pyarrow import parquet
 
         return sum(int(parquet.read_metadata(self._listing.root / file.name).num_rows) for file in files)
-
-
-def _as_many(files: Sequence[File], goal: int, most: int) -> list[File]:
-    """From the first on, until they weigh the goal: at least one."""
-    taken: list[File] = []
-    weight = 0
-    for file in files[:most]:
-        taken.append(file)
-        weight += file.size + OPENING
-        if weight >= goal:
-            break
-    return taken

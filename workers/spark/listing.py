@@ -18,10 +18,12 @@ import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import unquote
 
 import msgspec
 
 HIDDEN = (".", "_")
+NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 class File(NamedTuple):
@@ -42,6 +44,7 @@ class Bounded(msgspec.Struct, frozen=True):
     next: str = ""  # the one that follows
     left: int = 0
     sum: str = ""  # over those left
+    part: int = 0  # of the next one, if it is read in parts: how many of them were
 
 
 class Continuous(msgspec.Struct, frozen=True):
@@ -49,6 +52,8 @@ class Continuous(msgspec.Struct, frozen=True):
 
     time: int = 0
     recent: tuple[str, ...] = ()
+    partly: str = ""  # the sum of a file that is being read in parts
+    part: int = 0  # how many of them were
 
 
 class Listing:
@@ -88,6 +93,12 @@ def _stat(path: Path, name: str) -> Iterator[File]:
     yield File(name, found.st_size, found.st_mtime_ns)
 
 
+def values_in_the_name(name: str) -> dict[str, str | None]:
+    """Of day=1/city=x/part.parquet, day and city."""
+    pairs = [folder.partition("=") for folder in Path(name).parts[:-1]]
+    return {key: None if value == NULL else unquote(value) for key, sign, value in pairs if sign}
+
+
 # Bounded -------------------------------------------------------------------------------------------------------------
 
 
@@ -100,7 +111,7 @@ def ahead(position: Bounded, left: Sequence[File]) -> Bounded:
     """The position with these files, sorted, still to read."""
     total = hashlib.blake2b("".join(file.sum for file in left).encode(), digest_size=8).hexdigest()
     following = left[0].name if left else ""
-    return Bounded(position.until, position.after, following, len(left), total)
+    return Bounded(position.until, position.after, following, len(left), total, position.part)
 
 
 def left_of(position: Bounded, files: Sequence[File]) -> list[File]:
@@ -125,10 +136,10 @@ def what_is_wrong(position: Bounded, left: Sequence[File]) -> str:
 
 
 def new_since(position: Continuous, files: Sequence[File], lateness_ns: int) -> list[File]:
-    """What has not been read, the oldest first."""
+    """What has not been read: one that has been in part, then the oldest first."""
     recent, oldest = set(position.recent), position.time - lateness_ns
     found = [file for file in files if file.time >= oldest and file.sum not in recent]
-    return sorted(found, key=lambda file: (file.time, file.name))
+    return sorted(found, key=lambda file: (file.sum != position.partly, file.time, file.name))
 
 
 def moved_on(position: Continuous, read: Sequence[File], files: Sequence[File], lateness_ns: int) -> Continuous:

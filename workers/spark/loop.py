@@ -36,6 +36,7 @@ LOG = logging.getLogger(__name__)
 IDLE_S = 0.05  # between looks at a source that has nothing now
 PROGRESS_S = 0.25
 SPARK_PATIENCE_S = 120.0
+PARTITIONS = "spark.sql.files.minPartitionNum"
 
 
 class Position(msgspec.Struct, frozen=True):
@@ -55,12 +56,12 @@ class Loop(threading.Thread):
 
     def __init__(
         self, who: Identity, deploy: records.Deploy, say: Say, spark: Spark, context: Context, *, slice_s: float,
-        group: str,
+        group: str, room: Callable[[], int],
     ) -> None:  # fmt: skip
         super().__init__(name=f"task {who.job} {who.pipeline}/{who.task}", daemon=True)
         self.who, self.group = who, group
         self._deploy, self._say, self._spark, self._context = deploy, say, spark, context
-        self._slice_s = slice_s
+        self._slice_s, self._room, self._partitions = slice_s, room, 0
         self._told = threading.Condition()
         self._stopping: str | None = None
         self._lost: str | None = None
@@ -199,6 +200,7 @@ class Loop(threading.Thread):
         several = len(self._graph.sinks) > 1
         self.in_slice = True
         try:
+            self._fill_the_cores()
             # What feeds several sinks is read once, and is the same for all of them.
             frame = taken.frame.persist() if several else taken.frame
             staged = {name: self._stage(name, each, taken.rows) for name, each in self._graph.frames(frame).items()}
@@ -210,6 +212,13 @@ class Loop(threading.Thread):
         self._rows += taken.rows if taken.rows >= 0 else max(staged.values(), default=0)
         self._bytes += taken.size
         self._pace.took(taken.weight, time.monotonic() - began)
+
+    def _fill_the_cores(self) -> None:
+        """More partitions than cores make more files, each with its price; fewer leave cores idle."""
+        room = self._room()
+        if room != self._partitions and self.session is not None:
+            self._partitions = room
+            self.session.conf.set(PARTITIONS, room)
 
     def _stage(self, name: str, frame: DataFrame, rows: int) -> int:
         sink = self._sinks[name]

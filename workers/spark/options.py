@@ -47,6 +47,9 @@ class FilesSourceOptions(Options, frozen=True):
     slice_files: Annotated[
         int, Meta(ge=0, description="The most files of a slice. 0: by the time that slices take.")
     ] = 0
+    part_bytes: Annotated[
+        int, Meta(ge=1, description="Parquet files larger than this are read in parts of about this size.")
+    ] = 128 * 1024 * 1024
     schema: Annotated[str, Meta(description="The columns as Spark's DDL. Empty: as the first file has them.")] = ""
     reader: Annotated[dict[str, Any], Meta(description="Options of Spark's reader, such as header.")] = {}
 

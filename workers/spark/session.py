@@ -144,8 +144,9 @@ class Spark:
         return base.newSession()
 
     @property
-    def is_connect(self) -> bool:
-        return self._settings.is_connect
+    def cores(self) -> int:
+        """Where all of them are in this machine; 0 elsewhere."""
+        return _cores(self._settings.master) if self._settings.is_local else 0
 
     # Jobs of an attempt: classic Spark has groups, Connect has tags ---------------------------------------------------
 
