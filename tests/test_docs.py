@@ -55,13 +55,6 @@ def test_every_command_in_the_documents_is_one(document: str, command: str, tmp_
 
 
 @pytest.mark.broker
-def test_the_program_of_the_tour(tmp_path: Path) -> None:
-    (program,) = blocks(ROOT / "README.md", "python")
-    done = ran([sys.executable, "-c", program], tmp_path)
-    assert done.stdout == "RUNNING\n", done.stderr
-
-
-@pytest.mark.broker
 def test_the_demo(tmp_path: Path) -> None:
     done = ran([sys.executable, "-m", "detent", "demo"], tmp_path)
     assert done.returncode == 0, done.stderr
