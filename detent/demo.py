@@ -12,20 +12,26 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
+from coordinator.explaining import explain_job
+from coordinator.past import Past
 from coordinator.read_model import ReadModel
 from coordinator.views import JobDetail, JobView, TakeoverView
 from detent.client import Client
 from detent.demo_play import JOB, Play, RowsDiffer, TrialPlay
 from detent.demo_spark import SparkPlay
 from detent.exits import Exit
+from detent.explain_text import explanation_lines
 from detent.options import Changes, ConfigFile, StateDir, settings_for
 from detent.output import console
 from detent.settings_sources import flag
 from detent.stopping import Stopping
 from detent.supervisor import Change, Supervisor
+from detent.times import clock
 from detent.up import common_options, port_for_page, programs, running
 from detent.watching import StoppedWatching, watch_job
 from events import embedded
+from events.cluster import Cluster
+from events.codec import Codec
 from events.errors import DetentError
 
 COORDINATORS = WORKERS = 2
@@ -45,7 +51,7 @@ class Demo:
     """The story, told as it happens."""
 
     def __init__(self, screen: Console, play: Play) -> None:
-        self._screen, self._play = screen, play
+        self.screen, self._play = screen, play
         self._killed_leader = self._killed_worker = ""
         self._killed_at = 0.0
         self._epoch = 0
@@ -53,7 +59,7 @@ class Demo:
         self.supervisor: Supervisor | None = None
 
     def say(self, text: str, style: str = "") -> None:
-        self._screen.print(f"{datetime.now():%H:%M:%S}  {text}", style=style or None, markup=False)
+        self.screen.print(f"{datetime.now():%H:%M:%S}  {text}", style=style or None, markup=False)
 
     def tell(self, change: Change) -> None:
         if change.what == "ready":
@@ -142,13 +148,15 @@ def run_demo(
         with running(loaded, wanted, demo.tell) as (supervisor, cluster):
             demo.supervisor = supervisor
             demo.say(f"a real Kafka broker is at {cluster.bootstrap_servers}")
+            play.prepare(cluster)  # while the processes start
+            demo.say("the input is written")
             supervisor.until_ready()
-            play.prepare(cluster)
             with Client.on(cluster, by="the demo") as client:
                 answer = client.submit(play.job())
                 demo.say(f"job {JOB} is submitted: {play.says}", "bold")
                 ended = watch_job(cluster, client.codec, JOB, answer.incarnation, meanwhile=demo.meanwhile, on=screen)
-            demo.check(ended)
+                demo.check(ended)
+                _explain(demo, client.cluster, client.codec)
             _tell_the_end(demo, supervisor, directory)
             if keep:
                 _keep(demo, supervisor)
@@ -157,6 +165,17 @@ def run_demo(
     except RowsDiffer as error:
         screen.print(str(error), style="bold red", markup=False)
         raise typer.Exit(Exit.UNSOUND) from error
+
+
+def _explain(demo: Demo, cluster: Cluster, codec: Codec) -> None:
+    """As `detent explain` tells it."""
+    with ReadModel(cluster, codec) as model, Past(cluster, codec) as past:
+        model.catch_up()
+        with model.now() as now:
+            said = explain_job(past, now, JOB, clock)
+    demo.say(f"detent explain {JOB}:", "bold")
+    for line in explanation_lines(said, clock) if said is not None else ():
+        demo.screen.print(f"  {line}", markup=False)
 
 
 def _tell_the_end(demo: Demo, supervisor: Supervisor, directory: Path) -> None:
