@@ -18,7 +18,7 @@ import typer
 
 from detent.client import Client
 from detent.options import BootstrapServers, Changes, ConfigFile, StateDir, settings_for
-from detent.output import Json, say, say_json
+from detent.output import Json, camel, say, say_json
 from detent.reaching import reached
 from detent.settings_load import Loaded
 from detent.settings_sources import flag
@@ -51,7 +51,7 @@ class Ask:
 
     def say(self, answer: Answer) -> Answer:
         if self.as_json:
-            say_json(answer._asdict())
+            say_json(camel(answer))
         else:
             say(f"{answer.job}: {answer.action} {answer.state.lower()}, {answer.reason}")
         return answer

@@ -15,7 +15,7 @@ from detent.client import Client
 from detent.exits import Exit
 from detent.jobs import Job
 from detent.options import BootstrapServers, Changes, ConfigFile, StateDir, settings_for
-from detent.output import Json, say, say_json
+from detent.output import Json, camel, say, say_json
 from detent.reaching import reached
 from detent.settings_sources import flag
 from detent.watching import StoppedWatching, watch_job
@@ -50,7 +50,7 @@ def await_end(ask: Ask, job: str, incarnation: int) -> None:
     """Say how it ended; the exit code says it, too."""
     ended = ask.client.wait(job, incarnation=incarnation)
     if ask.as_json:
-        say_json(ended._asdict())
+        say_json(camel(ended))
     else:
         say(f"{job}: {ended.state}{f', {ended.reason}' if ended.reason else ''}")
     if ended.state not in GOOD_ENDS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import typer
@@ -23,6 +23,16 @@ def console() -> Console:
 def say(text: str) -> None:
     """A line as it is: nothing in it is markup."""
     Console(highlight=False, markup=False, soft_wrap=True).print(text)
+
+
+def camel(it: NamedTuple) -> dict[str, Any]:
+    """A value as views are said in JSON."""
+    return {_camel(name): value for name, value in it._asdict().items()}
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(part.title() for part in rest)
 
 
 def say_json(value: Any) -> None:

@@ -17,7 +17,7 @@ import typer
 
 from detent.connecting import connected
 from detent.options import BootstrapServers, Changes, ConfigFile, StateDir, settings_for
-from detent.output import Json, say, say_json
+from detent.output import Json, camel, say, say_json
 from detent.settings import says
 from detent.settings_load import Loaded
 from detent.settings_sources import Given, flag
@@ -111,7 +111,7 @@ def up(
 
     def tell(change: Change) -> None:
         if as_json:
-            say_json(change._asdict())
+            say_json(camel(change))
         elif change.what != "started":
             say(f"{change.name} {'is' if change.what == 'ready' else 'has'} {change.what} {_in_brackets(change)}")
 
