@@ -16,6 +16,7 @@ import msgspec
 
 from coordinator.specification import Environment, Part, Specification
 from detent.job_kinds import ROLES, Kind, kinds
+from workers.secrets import Secret
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -95,7 +96,10 @@ def page() -> str:
         "```",
         "",
         "A step names the steps that it reads with `from`: one name, or a list. Steps that are connected are a",
-        "pipeline, which checkpoints by itself; a job may have several.",
+        "pipeline, which checkpoints by itself; a job may have several. Paths are those of the workers.",
+        "",
+        "A secret is never written out, for it would stand on the log: name where the workers find it,",
+        '`{secret: "env:NAME"}` or `{secret: "file:/path"}`.',
         "",
         "## env",
         "",
@@ -104,15 +108,14 @@ def page() -> str:
     for role in ROLES:
         lines += ["", f"## {role}", ""]
         for (of, _), kind in sorted(kinds().items()):
-            if of == role:
+            if of == role and kind.engine != "trial":  # those are for tests
                 lines += _kind(kind)
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _kind(kind: Kind) -> list[str]:
-    engine = f" It belongs to the {kind.engine} engine." if kind.engine != "spark" else ""
     rows = list(_fields(kind.options, ""))
-    return [f"### {kind.name}", "", f"{kind.says}{engine}", "", *(_table(rows) if rows else ["It has no options."]), ""]
+    return [f"### {kind.name}", "", kind.says, "", *(_table(rows) if rows else ["It has no options."]), ""]
 
 
 def _table(rows: typing.Iterable[tuple[str, str, str, str]]) -> list[str]:
@@ -141,6 +144,8 @@ def _type_name(kind: Any) -> str:
     if kind in plain:
         return plain[kind]
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated:
+        return _type_name(inner[0])
     if origin is typing.Literal:
         return " or ".join(f"`{one}`" for one in inner)
     if origin in (list, tuple):
@@ -149,7 +154,7 @@ def _type_name(kind: Any) -> str:
         return f"mapping to {_type_name(inner[1])}"
     if inner:
         return " or ".join(_type_name(one) for one in inner if one is not type(None))
-    return "mapping"
+    return "secret" if kind is Secret else "mapping"
 
 
 if __name__ == "__main__":
