@@ -21,7 +21,7 @@ from events.errors import DetentError
 
 TOPIC = "demo-orders"
 PARTITIONS = 2
-FILES = 12
+FILES = 24
 COUNTRIES = ("no", "de", "br", "jp", "us")
 SPREAD, DEAREST = 7919, 10_007  # what an order costs: scattered, the same every time
 COLUMNS = "id bigint, cents bigint, country string"
@@ -84,7 +84,7 @@ class SparkPlay:
 
     def job(self) -> Job:
         job = Job(JOB).env(**ENV)
-        job = job.source("files", "files", parallelism=2, path=str(self._in))
+        job = job.source("files", "files", parallelism=2, path=str(self._in), slice_files=1)
         job = job.source("topic", "kafka", parallelism=2, topics=[TOPIC], format="json", schema=COLUMNS)
         for source in ("files", "topic"):
             query = QUERY.format(origin=source, source=source)
