@@ -30,6 +30,8 @@ from coordinator.views import (
 from events.keys import shard_of
 from events.records import Event, Leader
 
+FRESH_MS = 250  # for so long what only time changes in a line of a list may be out of date
+
 
 @dataclass(frozen=True)
 class Answers:
@@ -43,6 +45,8 @@ class Answers:
     soft: SoftReading | None = None
     unhealthy: Mapping[str, str] = field(default_factory=dict)
     lease_ms: int = 0
+    # Lines of jobs that were made a moment ago, and when. Whoever moves the states forgets those of jobs that change.
+    lines: dict[str, tuple[int, JobView]] = field(default_factory=dict)
 
     def state_of(self, job: str) -> State:
         return self.states[shard_of(job, len(self.states))]
@@ -67,7 +71,13 @@ class Answers:
         state = self.state_of(listed.job)
         job = state.jobs.get(listed.job)
         if job is not None and job.event is not None and job.event.incarnation == listed.incarnation:
-            return job_view(state, listed.job, self.at, self._heard)
+            made = self.lines.get(listed.job)
+            if made is not None and made[1].incarnation == listed.incarnation and 0 <= self.at - made[0] < FRESH_MS:
+                return made[1]
+            found = job_view(state, listed.job, self.at, self._heard)
+            if found is not None:
+                self.lines[listed.job] = (self.at, found)
+            return found
         summary = state.summaries.get(listed.job, {}).get(listed.incarnation)
         return ended_view(state, summary) if summary is not None else None
 

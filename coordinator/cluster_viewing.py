@@ -5,6 +5,7 @@ shards and what coordinators and workers said last, at a time. Pure.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from heapq import nsmallest
 
 from msgspec.structs import replace
 
@@ -13,6 +14,7 @@ from coordinator.state import Heard, State
 from coordinator.views import CoordinatorView, ShardView, TakeoverView, WorkerView
 from events.records import Beat, Event, Leader, Worker
 
+MOST_TASKS = 100  # of a worker that are named
 MOST_TAKEOVERS = 50  # of a shard that are remembered
 
 
@@ -90,7 +92,8 @@ def worker_views(
 
 
 def _worker(name: str, states: Sequence[State], heard: Heard | None, now: int, lease_ms: int) -> WorkerView:
-    tasks = sorted(task for state in states for task in state.tasks_on.get(name, ()))
+    on_it = [task for state in states for task in state.tasks_on.get(name, ())]
+    tasks = nsmallest(MOST_TASKS, on_it)
     verdicts = [event for state in states if (event := state.workers.get(name)) is not None and event.to == "LOST"]
     said = heard.heartbeat if heard else None
     silent_ms = now - heard.at if heard else None
@@ -111,7 +114,7 @@ def _worker(name: str, states: Sequence[State], heard: Heard | None, now: int, l
         host=said.host if said else "",
         version=said.version if said else "",
         slots=said.slots if said else 0,
-        used=max(len(said.tasks) if said else 0, len(tasks)),
+        used=max(len(said.tasks) if said else 0, len(on_it)),
         labels=dict(said.labels) if said else {},
         heard_at=heard.at if heard else None,
         seconds_since_heard=max(0, silent_ms) / 1000 if silent_ms is not None else None,

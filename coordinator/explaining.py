@@ -1,50 +1,78 @@
 """Explaining a job of a cluster: gathers what `coordinator/explain.py` needs, from the answers of a moment, the job's
 history and the reports topic. For the command line and for servers.
+
+`ask` is quick, for who holds the read model; `tell` reads the log and may take its time.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
 
 from coordinator.answers import Answers
-from coordinator.explain import Explanation, When, explain
-from coordinator.history import Seen
-from coordinator.ignored import Ignored, Reported, ignored
+from coordinator.explain import Explanation, explain
+from coordinator.ignored import ignored
 from coordinator.past import Past
 from coordinator.phrases import duration
-from coordinator.views import JobDetail, ShardView
+from coordinator.views import JobDetail, ShardView, WorkerView
 from coordinator.waits import waits
-from events.cluster import Cluster
-from events.codec import Codec
-from events.errors import Place, UnreadableRecord
-from events.keys import shard_of
-from events.reader import PartitionReader, offset_of
-from events.records import Cursor, Report
+from events.records import Cursor
 
 SILENT_MS = 5000  # a leader that has not been heard for as long may be gone
-MOST_REPORTS = 200_000  # so many of the newest reports of a shard are looked through
-PATIENCE_S = 30.0
 
 
-def explain_job(past: Past, answers: Answers, job: str, when: When, incarnation: int = 0) -> Explanation | None:
+@dataclass(frozen=True)
+class Question:
+    """A job at a moment, with what is around it."""
+
+    detail: JobDetail
+    at: int
+    shard: ShardView
+    workers: tuple[WorkerView, ...]
+    silent: str  # why nobody seems to lead its shard; empty when somebody does
+    consumed: int  # how far its shard's leader has read reports
+    end: int | None  # of the past: what is on the log from there on had not happened
+
+
+def ask(answers: Answers, job: str, incarnation: int = 0) -> Question | None:
     """None where there is no such job at that moment, nor its summary. `answers` may be of now or of the past."""
     detail = answers.job(job, incarnation)
     if detail is None:
         return None
-    shard = shard_of(job, past.cluster.shards)
-    history = [each for each in past.history(job) if each.offset < answers.offsets[shard] or answers.soft is not None]
-    late = _ignored(past, answers, detail, history)
-    leader = answers.shards()[shard]
-    found = waits(detail, leader, answers.workers(), _silent(answers, leader))
-    return explain(detail, history, answers.at, when, found, late)
+    state = answers.state_of(job)
+    shard = answers.shards()[state.shard]
+    known = state.cursor.state if state.cursor is not None else None
+    positions = known.positions if isinstance(known, Cursor) else ()
+    return Question(
+        detail=detail,
+        at=answers.at,
+        shard=shard,
+        workers=tuple(answers.workers()),
+        silent=_silent(answers, shard),
+        consumed=max((p.offset for p in positions if p.topic == "reports"), default=0),
+        end=None if answers.soft is not None else answers.offsets[state.shard],
+    )
+
+
+def tell(past: Past, question: Question, when: Callable[[int], str]) -> Explanation:
+    """`when` writes a time as the reader wants it."""
+    job, end = question.detail.job, question.end
+    history = [each for each in past.history(job.id) if end is None or each.offset < end]
+    reports = past.reports(job.id)
+    if end is not None:  # of the past: what had not come yet is not told
+        reports = [each for each in reports if each.offset < question.consumed]
+    late = ignored(reports, history, job.id, job.incarnation, question.consumed)
+    found = waits(question.detail, question.shard, question.workers, question.silent)
+    return explain(question.detail, history, question.at, when, found, late)
 
 
 def _silent(answers: Answers, shard: ShardView) -> str:
-    """Why nobody seems to lead; empty when somebody does, or when it can't be known (the past)."""
     if shard.state != "LEADING":
         return f"shard {shard.shard} has no leader" + (f": {shard.reason}" if shard.reason else "")
     if answers.soft is None:
-        return ""
+        return ""  # of the past nobody knows
     beat = answers.soft.beats.get(shard.leader)
     if beat is None:
         return f"nothing is heard of {shard.leader}, which led shard {shard.shard} last"
@@ -54,37 +82,11 @@ def _silent(answers: Answers, shard: ShardView) -> str:
     return ""
 
 
-def _ignored(past: Past, answers: Answers, detail: JobDetail, history: list[Seen]) -> list[Ignored]:
-    job, shard = detail.job, shard_of(detail.job.id, past.cluster.shards)
-    cursor = answers.states[shard].cursor
-    positions = cursor.state.positions if cursor is not None and isinstance(cursor.state, Cursor) else ()
-    consumed = max((p.offset for p in positions if p.topic == "reports" and p.partition == shard), default=0)
-    reports = read_reports(past.cluster, past.codec, job.id)
-    if answers.soft is None:  # of the past: what had not come yet is not told
-        reports = [each for each in reports if each.offset < consumed]
-    return ignored(reports, history, job.id, job.incarnation, consumed)
-
-
-def read_reports(cluster: Cluster, codec: Codec, job: str) -> list[Reported]:
-    """What workers reported of a job, as far as it is kept. What can't be read is in dead letters."""
-    shard, key, found = shard_of(job, cluster.shards), job.encode(), list[Reported]()
-    with PartitionReader(cluster, "reports", shard) as reader:
-        first, end = reader.start_and_end()
-        reader.go_to(max(first, end - MOST_REPORTS))
-        heard = time.monotonic()
-        while reader.position < end:
-            messages = reader.poll(0.1)
-            if messages:
-                heard = time.monotonic()
-            elif time.monotonic() - heard > PATIENCE_S:
-                raise cluster.no_answer(f"reading reports/{shard}", PATIENCE_S)
-            for message in messages:
-                if message.key() != key:
-                    continue
-                offset = offset_of(message)
-                try:
-                    report = codec.decode(message.value(), Report, Place("reports", shard, offset))
-                except UnreadableRecord:
-                    continue
-                found.append(Reported(shard, offset, report))
-    return found
+def clock(ms: int | None, now: int | None = None) -> str:
+    """The time of day in this machine's zone, with the date where it is not today's."""
+    if not ms:
+        return ""
+    then = datetime.fromtimestamp(ms / 1000).astimezone()
+    today = datetime.fromtimestamp(time.time() if now is None else now / 1000).astimezone()
+    text = f"{then:%H:%M:%S}.{ms % 1000:03}"
+    return text if then.date() == today.date() else f"{then:%Y-%m-%d} {text}"

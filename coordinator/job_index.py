@@ -121,7 +121,9 @@ class JobIndex:
         elif len(wanted) == 1:
             order = self._by.get(wanted[0], [])
         else:
-            order = sorted({each for state in wanted for each in self._by.get(state, ())})
+            groups = {ENDED: TERMINAL_JOB, RUNNING: self._by.keys() - TERMINAL_JOB - {ENDED, RUNNING}}
+            covered = {state for group in wanted for state in groups.get(group, ())}
+            order = sorted(each for state in wanted if state not in covered for each in self._by.get(state, ()))
         if search:
             order = [each for each in order if search in each.job]
         return order[start : start + limit], len(order)

@@ -15,7 +15,9 @@ from urllib.parse import quote
 
 from coordinator.answers import Answers
 from coordinator.history import Chronicle, Seen, of_job
+from coordinator.ignored import Reported
 from coordinator.job_index import JobIndex
+from coordinator.report_log import ReportLog
 from coordinator.state import entity_of
 from coordinator.timeline import Timeline
 from events.cluster import Cluster
@@ -95,10 +97,12 @@ class Past:
         self._lines = [Timeline(log.shard, cluster.shards, self.codec, log.segment) for log in self._logs]
         self._index = JobIndex()
         self._told: OrderedDict[str, Told] = OrderedDict()
+        self._reports = [ReportLog(cluster, shard, self.codec) for shard in range(cluster.shards)]
 
     def close(self) -> None:
-        for log in self._logs:
+        for log, reports in zip(self._logs, self._reports, strict=True):
             log.close()
+            reports.close()
 
     def __enter__(self) -> Past:
         return self
@@ -178,6 +182,10 @@ class Past:
         while len(self._told) > HISTORIES:
             self._told.popitem(last=False)
         return told
+
+    def reports(self, job: str) -> list[Reported]:
+        """What workers reported of a job, as far as it is kept."""
+        return self._reports[shard_of(job, self.cluster.shards)].of(job)
 
     def activity(self, start: int, end: int, buckets: int) -> list[int]:
         """How many transactions there were in each of so many equal parts of a time."""

@@ -88,6 +88,7 @@ class ReadModel:
         self._soft = SoftReading(self.codec, self._now_ms)
         self._index = JobIndex()
         self._health = HealthWatch(self._running)
+        self._lines: dict[str, tuple[int, JobView]] = {}
         self._looked_ms = 0
 
     # Following -------------------------------------------------------------------------------------------------------
@@ -202,6 +203,7 @@ class ReadModel:
 
     def _note(self, changed: Iterable[Changed]) -> None:
         for entity, before, after in changed:
+            self._lines.pop(entity.job, None)
             if entity.kind in ("job", "summary"):
                 self._index.note(before, after)
             if entity.job and entity.kind not in ("summary", "command"):
@@ -277,6 +279,7 @@ class ReadModel:
                 lease_ms=self.lease_ms,
                 elections=[reading.elections for reading in self._readings],
                 offsets=[reading.table.next_offset for reading in self._readings],
+                lines=self._lines,
             )
 
     @contextmanager

@@ -72,7 +72,7 @@ def job_view(state: State, name: str, now: int, heard: Heard = NOTHING) -> JobVi
     tasks = Counter[str]()
     for each in job.pipelines.values():
         tasks.update(each.counts)
-    well, why = ("ENDED", "") if ended else _health(name, job, now)
+    well, why = ("ENDED", "") if ended else _health(job, pipelines, now)
     spec = job.specification.state if job.specification else None
     newest = behind.newest if behind else None
     summary = state.summaries.get(name, {}).get(event.incarnation)
@@ -116,17 +116,30 @@ def _freshness(pipeline: PipelineView) -> tuple[bool, int]:
     return pipeline.state in ("FINISHED", "CANCELED"), pipeline.last_checkpoint_time or 0
 
 
-def _health(name: str, job: known_as.JobView, now: int) -> tuple[str, str]:
-    found = health.health(name, job, now)
-    if found.unhealthy:
-        return "UNHEALTHY", told(found.unhealthy, now)
-    for retry in found.retrying:
-        return "UNHEALTHY", f"{retry.what} of {retry.entity} is tried again: {retry.error or 'no answer yet'}"
-    if found.waiting:
-        return "WAITING", f"{_count(len(found.waiting), 'task')} for room on a worker"
-    back = [task for p in job.pipelines.values() for task in p.tasks.values() if task.to == "CREATED" and task.due_at]
+def _health(job: known_as.JobView, pipelines: list[PipelineView], now: int) -> tuple[str, str]:
+    """As `health.health` has it, but cheaper: lists ask this of many jobs."""
+    ills = [f"pipeline {one.pipeline} {one.unhealthy}" for one in pipelines if one.unhealthy]
+    waiting, back = 0, list[str]()
+    for pipeline in job.pipelines.values():
+        for event in pipeline.tasks.values():
+            reason = task_of(event).reason
+            if not reason:
+                continue
+            if event.to == "CREATED" and reason == WAITS:
+                waiting += 1
+            elif event.to == "CREATED" and event.due_at:
+                back.append(reason)
+            elif event.to in ("DEPLOYING", "RUNNING") and reason.startswith(STALLED):
+                name = "/".join(event.entity.rsplit("/", 2)[1:])
+                ills.append(f"task {name} is stalled: {reason.removeprefix(STALLED)}")
+    if not ills and (retry := next(health.retries(job), None)):
+        ills = [f"{retry.what} of {retry.entity} is tried again: {retry.error or 'no answer yet'}"]
+    if ills:
+        return "UNHEALTHY", told("; ".join(ills), now)
+    if waiting:
+        return "WAITING", f"{_count(waiting, 'task')} for room on a worker"
     if back:
-        return "WAITING", f"{_count(len(back), 'task')} to be started again: {task_of(back[0]).reason}"
+        return "WAITING", f"{_count(len(back), 'task')} to be started again: {back[0]}"
     return "HEALTHY", ""
 
 
@@ -275,7 +288,6 @@ def checkpoint_view(
     if pending and pipeline is not None:
         said = (each.state for each in pipeline.acks.values())
         acks = tuple(ack for ack in said if isinstance(ack, Ack) and ack.checkpoint == known.id)
-    tasks = pipeline.size if pipeline is not None else len(acks)
     done = {ack.task for ack in acks}
     open_ = pending or event.to == "COMPLETED"
     return CheckpointView(
@@ -291,7 +303,7 @@ def checkpoint_view(
         rows=sum(piece.rows for ack in acks for piece in ack.staged),
         size=sum(piece.size for ack in acks for piece in ack.staged),
         acked=len(done),
-        tasks=tasks,
+        tasks=pipeline.size if pipeline is not None else len(acks),
         waits_for=tuple(sorted(set(pipeline.tasks) - done)) if pending and pipeline is not None else (),
         tries=known.tries,
         next_try_at=event.due_at or None if event.to == "COMPLETED" else None,

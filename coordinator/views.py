@@ -227,7 +227,7 @@ class WorkerView(View, frozen=True):
     labels: dict[str, str] = {}
     heard_at: int | None = None
     seconds_since_heard: float | None = None
-    tasks: tuple[str, ...] = ()  # job/pipeline/task that are placed on it
+    tasks: tuple[str, ...] = ()  # job/pipeline/task that are placed on it; of very many the first
     reason: str = ""
 
 

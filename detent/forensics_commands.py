@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from coordinator.answers import Answers
-from coordinator.explaining import explain_job
+from coordinator.explaining import ask, tell
 from coordinator.history import Transition, transitions
 from coordinator.phrases import count, duration
 from coordinator.verifying import Verdict, verify_cluster
@@ -209,12 +209,16 @@ def explain(
     """
     if time:
         then = look.past.at_time(parse(time))
-        said, near = explain_job(look.past, then, job_id, clock, incarnation), then
+        question = ask(then, job_id, incarnation)
+        unknown = look.unknown(job_id, then, f"at {clock(then.at)}") if question is None else None
     else:
         with look.model.now() as now:
-            said, near = explain_job(look.past, now, job_id, clock, incarnation), now
-    if said is None:
-        raise look.unknown(job_id, near, f"at {clock(near.at)}" if time else "")
+            question = ask(now, job_id, incarnation)
+            unknown = look.unknown(job_id, now) if question is None else None
+    if question is None:
+        assert unknown is not None
+        raise unknown
+    said = tell(look.past, question, clock)
     if look.as_json:
         say_json(said)
         return

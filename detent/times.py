@@ -6,9 +6,11 @@ import re
 import time
 from datetime import datetime
 
+from coordinator.explaining import clock
 from coordinator.phrases import duration
 from events.errors import DetentError
 
+__all__ = ["UnknownTime", "ago", "clock", "now_ms", "parse"]
 UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -42,16 +44,6 @@ def parse(text: str, now: int | None = None) -> int:
         except ValueError:
             continue
     raise UnknownTime(text)
-
-
-def clock(ms: int | None, now: int | None = None) -> str:
-    """The time of day, with the date where it is not today's."""
-    if not ms:
-        return ""
-    then = datetime.fromtimestamp(ms / 1000).astimezone()
-    today = datetime.fromtimestamp((now_ms() if now is None else now) / 1000).astimezone()
-    text = f"{then:%H:%M:%S}.{ms % 1000:03}"
-    return text if then.date() == today.date() else f"{then:%Y-%m-%d} {text}"
 
 
 def ago(ms: int | None, now: int | None = None) -> str:

@@ -72,6 +72,7 @@ ROLES: dict[str, tuple[Grant, ...]] = {
     ),
     "reader": (
         _topics(("events", "coordinators", "workers", "schemas"), READ, "follows the log: read model, forensics"),
+        _topics(("commands", "reports"), READ, "tells what was late or ignored, and decides again (`detent verify`)"),
         USE_CONSUMER,
     ),
 }

@@ -13,8 +13,8 @@ from events.topics import TopicSettings, plans
 SECURITY = Path(__file__).parent.parent / "docs/security.md"
 # As DESIGN.md has it: topic → who writes it, who reads it. People read dead letters, as operators.
 WRITTEN_AND_READ = {
-    "commands": ({"service"}, {"coordinator"}),
-    "reports": ({"worker"}, {"coordinator"}),
+    "commands": ({"service"}, {"coordinator", "reader"}),
+    "reports": ({"worker"}, {"coordinator", "reader"}),
     "events": ({"coordinator"}, {"coordinator", "service", "reader"}),
     "orders": ({"coordinator"}, {"worker"}),
     "coordinators": ({"coordinator"}, {"coordinator", "reader"}),

@@ -109,6 +109,21 @@ def test_T5_ended_jobs_are_not_among_those_that_run(web: Web, scene: Scene, job:
     assert "CANCELED" in again["reason"]
 
 
+def test_a_job_is_explained(web: Web, scene: Scene, job: str) -> None:
+    running(web, scene, job)
+    said = web.get(f"/jobs/{job}/explain")
+    assert said["state"] == "RUNNING"
+    assert said["why"][0].startswith("It is RUNNING because all its tasks have been running since")
+    then = said["at"]
+    canceled(web, job)
+    said = web.get(f"/jobs/{job}/explain")
+    assert said["headline"].startswith(f"Job {job} (incarnation ")
+    assert "was asked for by" in said["why"][1]
+    assert [moment["kind"] for moment in said["story"]][-1] == "end"
+    assert web.get(f"/jobs/{job}/explain", at=then)["state"] == "RUNNING", "as it was"
+    assert web.problem("/jobs/nobody/explain")[0] == 404
+
+
 def names(web: Web, **query: Any) -> list[str]:
     return [each["id"] for each in web.get("/jobs", limit=1000, **query)["items"]]
 

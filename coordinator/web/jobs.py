@@ -9,12 +9,14 @@ from fastapi import Query, Request
 from pydantic import AfterValidator, WithJsonSchema
 
 from coordinator.answers import Answers
+from coordinator.explain import Explanation
+from coordinator.explaining import Question, ask, clock, tell
 from coordinator.history import Seen, Transition, checkpoints, transitions
 from coordinator.lifecycle import states as states_of
 from coordinator.past import Past
 from coordinator.views import CheckpointView, JobDetail, JobView, Page, PipelineView, TaskView
 from coordinator.web.contract import Contract
-from coordinator.web.looking import look, look_back
+from coordinator.web.looking import look, look_back, window_of
 from coordinator.web.parameters import WAIT_MS, After, At, Incarnation, JobName, Limit, Search, Start, WaitMs
 from coordinator.web.problems import Refused, unknown
 from coordinator.web.redact import redacted
@@ -150,6 +152,28 @@ async def list_checkpoints(
         return Page(items=tuple(found[start : start + limit]), total=len(found), start=start)
 
     return await look_back(request, at, after, wait_ms, told)
+
+
+@JOBS.get("/jobs/{job}/explain", 404, 409, tag="jobs")
+async def explain_job(
+    request: Request,
+    job: JobName,
+    incarnation: Incarnation = 0,
+    at: At = None,
+    after: After = None,
+    wait_ms: WaitMs = WAIT_MS,
+) -> Explanation:
+    """Why the job is in its state, in plain sentences: the chain of causes to the first one, what happened on the way,
+    what it waits for and what would move it, and what was late or ignored. Times in sentences are the server's."""
+
+    def asked(answers: Answers) -> Question:
+        question = ask(answers, job, incarnation)
+        if question is None:
+            raise unknown("job", job)
+        return question
+
+    question = await look(request, at, after, wait_ms, asked)
+    return await window_of(request).ask_past(lambda past: tell(past, question, clock))
 
 
 def _known(past: Past, job: str, then: Answers | None) -> list[Seen]:
