@@ -68,6 +68,14 @@ def tell(past: Past, question: Question, when: Callable[[int], str]) -> Explanat
     return explain(question.detail, history, question.at, when, found, late)
 
 
+def explain_job(
+    past: Past, answers: Answers, job: str, when: Callable[[int], str], incarnation: int = 0
+) -> Explanation | None:
+    """Both at once, for who has the time."""
+    question = ask(answers, job, incarnation)
+    return tell(past, question, when) if question is not None else None
+
+
 def _silent(answers: Answers, shard: ShardView) -> str:
     if shard.state != "LEADING":
         return f"shard {shard.shard} has no leader" + (f": {shard.reason}" if shard.reason else "")
