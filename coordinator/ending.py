@@ -193,12 +193,14 @@ def delete_job(draft: Draft, name: str) -> None:
 
 
 def complete_summary(draft: Draft, job: JobView, name: str, incarnation: int) -> None:
-    """Commands that came after the end are refused, but their late copies must be known, too."""
+    """Commands that came after the end are refused, but their late copies must be known, too, for as long as those of
+    others: where cleanup was late, the history's time would be all but over."""
     entity = named("summary", name, incarnation)
     event = draft.state.get(entity)
     if event is not None and isinstance(event.state, Summary) and len(event.state.commands) != len(job.commands):
         known = replace(event.state, commands=tuple(sorted(job.commands)))
-        draft.emit(entity, "completed", known, incarnation=incarnation, due_at=event.due_at)
+        due_at = max(event.due_at, draft.now + job.plan.env.history_ms)
+        draft.emit(entity, "completed", known, incarnation=incarnation, due_at=due_at)
 
 
 def expire_summary(draft: Draft, event: Event) -> None:

@@ -15,6 +15,7 @@ from events.records import (
     CheckpointAcked,
     CheckpointCommitted,
     CheckpointFailed,
+    Command,
     Event,
     Pause,
     Resume,
@@ -178,3 +179,19 @@ def test_B10_after_cleanup_a_full_replay_shows_the_summary_and_nothing_else(shar
     assert {entity for entity, event in standing.items() if event.job == "a"} == {"summary/a/1"}
     shard.wait(60_000)
     assert not newest(shard).summaries  # its time is over too
+
+
+def test_B10_a_late_copy_of_a_command_after_the_end_is_known_as_long_as_others(shard: Shard) -> None:
+    """Found by the simulation: cleanup was late, the history's time was over right after it, and the copy was answered
+    a second time."""
+    for step in live(shard):
+        if step == "due":
+            break
+    shard.wait(45_000)  # nobody could remove what was staged
+    assert shard.command("a", Cancel(), "late").to == "REFUSED"
+    shard.report("a", -1, StagingRemoved(), pipeline=-1, worker="w1", incarnation=1)
+    assert "a" not in shard.state.jobs
+    shard.wait(20_000)  # longer than the history that was left when the job ended
+    before = len(shard.log)
+    shard.give(Command(id="late", job="a", by="me", action=Cancel()))
+    assert [e for e in shard.log[before:] if e.entity.startswith("command/")] == []
