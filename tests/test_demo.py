@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from detent.demo_play import RowsDiffer, TrialPlay, compare
+from detent.demo_spark import SparkPlay
 
 
 def test_rows_are_compared_one_by_one() -> None:
@@ -37,3 +41,35 @@ def test_the_trial_reads_what_is_published(tmp_path: Path) -> None:
         play.check()
     (tmp_path / "out" / "c").write_text("high 3\n")
     assert "4 rows" in play.check()
+
+
+class WithoutKafka(SparkPlay):
+    """Its topic is a list."""
+
+    def _topic_orders(self) -> Iterator[dict[str, int]]:
+        return iter([{"id": 75 + i, "cents": 1} for i in range(25)])
+
+
+@pytest.mark.parametrize(
+    ("ids", "cents", "says"),
+    [
+        (range(100), 0, ""),
+        (range(99), 0, "99 rows, 99 different"),
+        ([*range(99), 5], 0, "100 rows, 99 different"),
+        (range(100), 1, "100 rows, 100 different"),
+    ],
+    ids=["all", "missing", "twice", "worth"],
+)
+def test_the_table_is_compared_with_the_source(ids: range | list[int], cents: int, says: str, tmp_path: Path) -> None:
+    play = WithoutKafka(tmp_path, 100)
+    play._write_files(75)
+    worth = {i: i * 7919 % 10_007 for i in range(75)} | dict.fromkeys(range(75, 100), 1)
+    rows = {"id": list(ids), "cents": [worth[i] for i in ids]}
+    rows["cents"][0] += cents
+    (tmp_path / "table").mkdir()
+    pq.write_table(pa.table(rows), tmp_path / "table" / "part-0.parquet")
+    if says:
+        with pytest.raises(RowsDiffer, match=says):
+            play.check()
+    else:
+        assert play.check().startswith("100 rows, worth ")
