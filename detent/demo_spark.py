@@ -95,7 +95,7 @@ class SparkPlay:
         """As multisets, by id, and by the sum of what they are worth."""
         table = pq.read_table(self._out, columns=["id", "cents"])
         source = pa.concat_tables([pq.read_table(self._in, columns=["id", "cents"]), self._topic_table()])
-        found, wanted = pc.sort(table["id"]), pc.sort(source["id"])
+        found, wanted = table["id"].sort(), source["id"].sort()
         worth, was_worth = pc.sum(table["cents"]).as_py(), pc.sum(source["cents"]).as_py()
         if not found.combine_chunks().equals(wanted.combine_chunks()) or worth != was_worth:
             distinct = pc.count_distinct(table["id"]).as_py()
