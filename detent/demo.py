@@ -122,7 +122,7 @@ def run_demo(
         bool, typer.Option("--keep", envvar="KEEP", help="Leave everything running afterwards, until Ctrl-C.")
     ] = False,
     rows: Annotated[int, typer.Option("--rows", min=1000, help="How many rows, on Spark.")] = ROWS,
-    engine: Annotated[Literal["spark", "trial"], typer.Option("--engine", help="What runs the tasks.")] = "trial",
+    engine: Annotated[Literal["spark", "trial"], typer.Option("--engine", help="What runs the tasks.")] = "spark",
     state_dir: StateDir = None,
     config: ConfigFile = None,
     changes: Changes = None,

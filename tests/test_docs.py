@@ -56,7 +56,7 @@ def test_every_command_in_the_documents_is_one(document: str, command: str, tmp_
 
 @pytest.mark.broker
 def test_the_demo(tmp_path: Path) -> None:
-    done = ran([sys.executable, "-m", "detent", "demo"], tmp_path)
+    done = ran([sys.executable, "-m", "detent", "demo", "--rows", "1500000", "--set", "web.port=0"], tmp_path, 280)
     assert done.returncode == 0, done.stderr
     assert "kill -9 of coordinator" in done.stdout
     assert "has taken over in" in done.stdout
