@@ -32,6 +32,7 @@ from events.table import Raw
 
 HISTORIES = 32  # of jobs, kept after they were told
 SEGMENTS = 8  # parts of the log that are kept after they were read
+AT_ONCE = 2000  # records taken note of in one go
 PATIENCE_S = 30.0
 
 
@@ -112,10 +113,22 @@ class Past:
 
     def refresh(self) -> None:
         """Take note of what the logs have more by now."""
-        for log, line in zip(self._logs, self._lines, strict=True):
-            if (end := log.end()) > line.next_offset:
-                for records in log.read(line.next_offset, end):
-                    line.add([records])
+        for shard in range(self.cluster.shards):
+            self._refresh(shard)
+
+    def _refresh(self, shard: int) -> None:
+        log, line = self._logs[shard], self._lines[shard]
+        if (end := log.end()) <= line.next_offset:
+            return
+        gathered, count = list[list[Raw]](), 0
+        for records in log.read(line.next_offset, end):
+            gathered.append(records)
+            count += len(records)
+            if count >= AT_ONCE:
+                line.add(gathered)
+                gathered, count = [], 0
+        if gathered:
+            line.add(gathered)
 
     def times(self) -> tuple[int, int]:
         """From when to when the log tells: of the first and the last transaction of all shards."""
@@ -161,8 +174,8 @@ class Past:
 
     def history(self, job: str) -> list[Seen]:
         """All that the log tells of a job, with leaders and workers of its shard meanwhile: from its first record."""
-        self.refresh()
         shard = shard_of(job, self.cluster.shards)
+        self._refresh(shard)
         line, log = self._lines[shard], self._logs[shard]
         first = line.first_offset(quote(job, safe="").encode())
         if first is None:

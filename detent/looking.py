@@ -43,9 +43,15 @@ class UnknownJob(DetentError):
     job: str
     near: tuple[str, ...] = ()
     when: str = ""
+    told_of: bool = False  # whether the log still tells of one
 
     def message(self) -> str:
         then = f" {self.when}" if self.when else ""
+        if self.told_of and not self.when:
+            return (
+                f"Job {self.job} has ended and its summary is gone. The log still tells of it: `detent log {self.job}` "
+                f"shows every transition, `detent explain {self.job} --time …` explains it as of then."
+            )
         hint = f" Did you mean {' or '.join(self.near)}?" if self.near else ""
         return (
             f"There is no job {self.job}{then}, and the summary of none is kept.{hint} `detent jobs` lists all of them."
@@ -88,7 +94,8 @@ class Look:
 
     def unknown(self, job: str, answers: Answers | None = None, when: str = "") -> UnknownJob:
         near = answers.near(job) if answers is not None else self.model.near(job)
-        return UnknownJob(job, tuple(near), when)
+        told_of = any(each.entity.job == job for each in self.past.history(job))
+        return UnknownJob(job, tuple(near), when, told_of)
 
     def close(self) -> None:
         self._held.close()

@@ -56,7 +56,8 @@ def a_timeline(whole: list[list[Raw]], every: int) -> Timeline:
 
     line = Timeline(0, 1, CODEC, read)
     line._every = every
-    line.add(whole)
+    for start in range(0, len(whole), 3):
+        line.add(whole[start : start + 3])
     return line
 
 
