@@ -79,6 +79,7 @@ TASK: Table = {
     "refused": Row(("DEPLOYING",), "CREATED"),
     "running": Row(("DEPLOYING",), "RUNNING"),
     "stalled": Row(("DEPLOYING", "RUNNING"), "="),
+    "recovered": Row(("RUNNING",), "="),
     "ready": Row(("DEPLOYING", "RUNNING"), "READY_TO_CLOSE"),
     "finished": Row(("DEPLOYING", "RUNNING", "READY_TO_CLOSE"), "FINISHED"),
     "failed": Row(("DEPLOYING", "RUNNING", "READY_TO_CLOSE"), "FAILED"),

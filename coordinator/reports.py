@@ -155,6 +155,7 @@ def hear_of_task(draft: Draft, job: JobView, report: Report) -> None:
         mark_ready(draft, key, task, said)
     elif isinstance(said, CheckpointAcked):
         running(draft, task)
+        recover(draft, key, task)
         acknowledge(draft, job, report.pipeline, report.task, report.attempt, said)
     elif isinstance(said, CheckpointFailed):
         not_staged(draft, job, report, said)
@@ -175,6 +176,14 @@ def running(draft: Draft, task: Event) -> None:
     if task.to == "DEPLOYING":
         state = replace(task_of(task), since=draft.now, reason="")
         draft.emit(entity_of(task.entity), "running", state, incarnation=task.incarnation, attempt=task.attempt)
+
+
+def recover(draft: Draft, key: tuple[str, int, int], task: Event) -> None:
+    """A task that takes part in a checkpoint is not stalled any more."""
+    if task.to == "RUNNING" and task_of(task).reason.startswith(STALLED):
+        state = replace(task_of(task), reason="")
+        draft.emit(named("task", *key), "recovered", state, incarnation=task.incarnation, attempt=task.attempt,
+                   due_at=task.due_at)  # fmt: skip
 
 
 def mark_ready(draft: Draft, key: tuple[str, int, int], task: Event, said: TaskReady) -> None:

@@ -127,7 +127,8 @@ class Teller:
             ("worker", "lost"): self._lost, ("worker", "returned"): self._returned,
             ("job", "submitted"): self._submitted, ("job", "restored"): self._submitted,
             ("task", "placed"): self._placed, ("task", "waiting"): self._waiting, ("task", "failed"): self._failed,
-            ("task", "repaired"): self._failed, ("task", "stalled"): self._stalled, ("task", "refused"): self._refused,
+            ("task", "repaired"): self._failed, ("task", "stalled"): self._stalled,
+            ("task", "recovered"): self._recovered, ("task", "refused"): self._refused,
             ("ready", "marked"): self._marked, ("pending", "aborted"): self._aborted,
             ("pending", "repaired"): self._aborted, ("checkpoint", "retried"): self._not_published,
             ("checkpoint", "abandoned"): self._given_up, ("checkpoint", "dropped"): self._given_up,
@@ -258,6 +259,9 @@ class Teller:
         left = [each for each in seen if each.entity not in given_up]
         said = listing(f"{tasks([_name(e)])} on {_task(e).worker} is alive but stalled ({_reason(e)})" for e in left)
         return ("trouble", said) if left else None
+
+    def _recovered(self, seen: list[Seen], _: Group) -> tuple[str, str]:
+        return "recovery", f"{tasks(map(_name, seen))} made progress again"
 
     def _refused(self, seen: list[Seen], _: Group) -> tuple[str, str]:
         by = listing(sorted({_task(each).refused_by[-1] for each in seen if _task(each).refused_by}))

@@ -122,6 +122,17 @@ def test_D7_a_stalled_task_is_shown(shard: Shard) -> None:
     assert look(shard).stalled == ()
 
 
+def test_D7_a_stalled_task_that_takes_part_in_a_checkpoint_has_recovered(shard: Shard) -> None:
+    run(shard, restart_stalled=False)
+    shard.report("a", 1, TaskStalled(progressed_at=7, reason="reading"))
+    shard.wait(100)
+    ack(shard, 1, 0)
+    assert look(shard).stalled != ()
+    ack(shard, 1, 1)
+    assert (look(shard).stalled, look(shard).unhealthy) == ((), "")
+    assert shard.tasks() == ["RUNNING", "RUNNING"]
+
+
 def test_a_task_that_waits_for_room_is_shown() -> None:
     shard = Shard()
     shard.worker("w1", slots=1)
