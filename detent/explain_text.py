@@ -10,7 +10,11 @@ from coordinator.waits import Wait
 When = Callable[[int], str]
 
 
-def explanation_lines(said: Explanation, when: When) -> Iterator[str]:
+FIRST, LAST, LATE = 10, 40, 20  # of a long life the beginning and the end are told
+
+
+def explanation_lines(said: Explanation, when: When, *, everything: bool = False) -> Iterator[str]:
+    """Of a long story the middle is left out, unless everything is wanted."""
     yield said.headline
     yield ""
     yield "Why"
@@ -24,13 +28,20 @@ def explanation_lines(said: Explanation, when: When) -> Iterator[str]:
     if said.story:
         yield ""
         yield "What happened"
-        for moment in said.story:
-            mark = {"takeover": "↻", "trouble": "!", "recovery": "+", "end": "■"}.get(moment.kind, "·")
-            yield f"  {when(moment.time)}  {mark} {moment.text}"
+        skipped = 0 if everything else max(0, len(said.story) - FIRST - LAST)
+        for number, moment in enumerate(said.story):
+            if skipped and number == FIRST:
+                yield f"  … {skipped:,} more; --all tells them, `detent log {said.job}` every transition"
+            if not skipped or not FIRST <= number < FIRST + skipped:
+                mark = {"takeover": "↻", "trouble": "!", "recovery": "+", "end": "■"}.get(moment.kind, "·")
+                yield f"  {when(moment.time)}  {mark} {moment.text}"
     if said.ignored:
         yield ""
         yield "Late or ignored"
-        for each in said.ignored:
+        shown = said.ignored if everything else said.ignored[-LATE:]
+        if len(shown) < len(said.ignored):
+            yield f"  … {len(said.ignored) - len(shown):,} earlier ones"
+        for each in shown:
             yield f"  {when(each.last_at)}  {each.text}"
     for note in said.notes:
         yield ""

@@ -201,6 +201,7 @@ def explain(
     job_id: JobId,
     incarnation: Incarnation = 0,
     time: Annotated[str, typer.Option("--time", help="As it was then, such as 10:42:03 or 5m.")] = "",
+    everything: Annotated[bool, typer.Option("--all", help="Tell a long story whole.")] = False,
 ) -> None:
     """Tell in plain sentences why a job is in its state: the chain of causes to the first one, what happened on the
     way (takeovers too), what it waits for and what would move it, and what was late or ignored.
@@ -224,7 +225,7 @@ def explain(
         return
     screen = console()
     colours = {"Why": "bold", "What it waits for": "bold yellow", "What happened": "bold", "Late or ignored": "bold"}
-    for number_, line in enumerate(explanation_lines(said, clock)):
+    for number_, line in enumerate(explanation_lines(said, clock, everything=everything)):
         if not screen.is_terminal:
             say(line)
             continue

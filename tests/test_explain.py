@@ -172,6 +172,19 @@ def test_without_a_leader_nothing_moves_and_that_comes_first(shard: Shard) -> No
     )
 
 
+def test_of_a_long_life_the_beginning_and_the_end_are_told(shard: Shard) -> None:
+    shard.submit("a", 1, restart={"retries": 1000, "backoff_ms": 1, "max_backoff_ms": 1})
+    for _ in range(30):
+        shard.report("a", 0, TaskRunning())
+        shard.report("a", 0, TaskFailed(reason="again"))
+        shard.wait(1)
+    said = say(shard)
+    short, long = list(explanation_lines(said, str)), list(explanation_lines(said, str, everything=True))
+    told = [line for line in short if " more; --all tells them" in line]
+    assert told == [f"  … {len(said.story) - 50} more; --all tells them, `detent log a` every transition"]
+    assert len(long) == len(short) + len(said.story) - 50 - 1
+
+
 def test_words() -> None:
     assert [duration(ms) for ms in (7, 2300, 61_000, 120_000, 3_900_000, 7_200_000, 400_000_000)] == [
         "7 ms", "2.3 s", "1 min 1 s", "2 min", "1 h 5 min", "2 h", "4 days",
