@@ -50,8 +50,8 @@ export function graph(steps, { flows = () => false, under = (step) => step.kind 
       const from = at.get(name);
       if (!from) continue;
       const [x0, y0, x1, y1] = [from.x + WIDTH, from.y + HEIGHT / 2, x, y + HEIGHT / 2];
-      const bend = (x1 - x0) / 2;
-      edges.push(s("path", { class: `edge${flows(step) ? " flows" : ""}`, d: `M${x0} ${y0}C${x0 + bend} ${y0} ${x1 - bend} ${y1} ${x1} ${y1}` }));
+      const bend = GAP_X / 2; // right after the step, then straight: a long line passes beside the steps between
+      edges.push(s("path", { class: `edge${flows(step) ? " flows" : ""}`, d: `M${x0} ${y0}C${x0 + bend} ${y0} ${x0 + bend} ${y1} ${x0 + GAP_X} ${y1}L${x1} ${y1}` }));
     }
   }
   const boxes = [...at.values()].map(({ step, x, y }) => s("g", { transform: `translate(${x} ${y})` },

@@ -50,7 +50,7 @@ export class JobPage {
       this.app.get(path),
       again ? this.app.get(`${path}/history`, { limit: HISTORY }) : null,
       again ? this.app.get(`${path}/checkpoints`) : null,
-      again ? this.app.get(`${path}/explain`) : null,
+      again ? this.app.get(`${path}/explain`).catch(() => null) : null, // the facts are worth showing without it
       again ? this.app.get("/cluster") : null,
     ]);
     Object.assign(this, { detail, fetchedAt: this.app.now() });
@@ -148,7 +148,7 @@ export class JobPage {
         this._actions(job)),
       h("div", { class: "grid" },
         this._summary(job),
-        this._why(job),
+        this.why && this._why(job),
         !ended && card("Rows per second", "third", spark(this.speeds, { width: 360, now: this.app.now() }), h("p", { class: "note" }, `${short(job.rowsPerSecond)} now`)),
         steps.length > 0 && card("Pipeline", ended ? "wide" : "two-thirds", this._graph(steps, tasks, pipelines)),
         (tasks.length > 0 || this.history.some((one) => one.kind === "task")) && card("Tasks over time", "wide", this._timeline(job, tasks, width)),
@@ -178,9 +178,17 @@ export class JobPage {
 
   _why(job) {
     const bad = job.health === "UNHEALTHY" || job.state === "FAILED" || job.state === "FAILING";
-    const [first = "", ...rest] = this.why.sentences;
-    const shown = card(bad ? "What went wrong" : "What it does", "wide", h("p", { class: "sentence" }, first),
-      rest.length > 0 && h("details", { "data-key": "why", open: bad }, h("summary", {}, "The whole story"), h("ul", { class: "why" }, rest.map((one) => h("li", {}, one)))));
+    const { headline, why, waits, story, ignored, notes } = this.why;
+    const wait = (one) => h("li", {}, one.what, one.moves && h("div", { class: "quiet" }, one.moves));
+    const happened = (one) => h("li", { class: `told-${one.kind}` }, h("time", {}, clock(one.time, { millis: true })), h("span", {}, one.text));
+    const shown = card(bad ? "What went wrong" : "In words", "wide",
+      h("p", { class: "sentence" }, headline),
+      why.length > 0 && h("ol", { class: "why" }, why.map((one) => h("li", {}, one))),
+      waits.length > 0 && h("ul", { class: "waits" }, waits.map(wait)),
+      h("details", { "data-key": "story" }, h("summary", {}, `The whole story (${count(story.length)})`),
+        h("ol", { class: "story", "data-scroll": "story", tabindex: 0 }, story.map(happened)),
+        ignored.length > 0 && h("p", { class: "note" }, `Late or ignored: ${ignored.map((one) => one.text).join(" ")}`),
+        notes.map((one) => h("p", { class: "note" }, one))));
     if (bad) shown.classList.add("trouble");
     return shown;
   }

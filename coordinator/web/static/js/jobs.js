@@ -37,7 +37,7 @@ export class JobsPage {
     this.spacer = h("div", { class: "spacer", role: "list", "aria-label": "Jobs" });
     this.viewport = h("div", { class: "viewport", onscroll: () => this._scrolled() }, this.spacer);
     this.empty = h("p", { class: "quiet centre", hidden: true });
-    const columns = [["State"], ["Job"], ["Tasks", "hide-2"], ["Rows/s", "n hide-2"], ["Rows", "n hide-1 hide-2"], ["Checkpoint", "n"], ["For", "n hide-1 hide-2"]];
+    const columns = [["State"], ["Job"], ["Tasks", "hide-2"], ["Rows/s", "n hide-2"], ["Rows", "n hide-1 hide-2"], ["Checkpoint age", "n"], ["For", "n hide-1 hide-2"]];
     this.main.append(this.heading, h("div", { class: "filters" }, this.chips, this.searchBox),
       h("div", { class: "card list" },
         h("div", { class: "row-head", "aria-hidden": "true" }, columns.map(([name, kind = ""]) => h("span", { class: kind }, name))),
@@ -160,26 +160,27 @@ export class JobsPage {
     const chip = ([name, label, states]) => h("button", {
       class: "chip", type: "button", "data-key": `chip-${name}`, "aria-pressed": String(this.filter === name), onclick: () => this._choose(name),
     }, name && h("span", { class: `state tone-${tone(GLYPH_OF[name])}` }, icon(glyph(GLYPH_OF[name]))), label, h("b", {}, count(sum(states))));
-    replace(this.chips, FILTERS.map(chip));
+    const shown = FILTERS.filter(([name, , states]) => !name || name === this.filter || name === "running" || sum(states));
+    replace(this.chips, shown.map(chip));
   }
 
   _drawRow(index, job) {
-    const place = { top: `${index * this.rowHeight}px` };
-    if (!job) return h("div", { class: "row loading", style: place, role: "listitem" }, "…");
+    const place = { class: "place", role: "listitem", "aria-setsize": this.total, "aria-posinset": index + 1, style: { top: `${index * this.rowHeight}px` } };
+    if (!job) return h("div", place, h("div", { class: "row loading" }, "…"));
     const passed = this.app.now() - this.fetchedAt;
     const since = job.since ? this.app.now() - job.since : null;
     const age = job.isEnded || job.secondsSinceLastCheckpoint === null ? null : job.secondsSinceLastCheckpoint * 1000 + passed;
     const unwell = job.health === "UNHEALTHY";
     const said = unwell || job.health === "WAITING" ? job.healthReason : job.reason;
-    const link = { class: "row", role: "listitem", style: place, "data-key": `row-${index}`, href: `#/jobs/${encodeURIComponent(job.id)}`,
+    const link = { class: "row", "data-key": `row-${index}`, href: `#/jobs/${encodeURIComponent(job.id)}`,
       "aria-label": `${job.id}, ${words(job.state)}${unwell ? `, unhealthy: ${job.healthReason}` : ""}` };
-    return h("a", link,
+    return h("div", place, h("a", link,
       unwell ? state("UNHEALTHY", { label: words(job.state) }) : state(job.state),
       h("span", { class: "name" }, h("b", {}, job.id), h("small", { class: unwell || job.state === "FAILED" ? "bad" : "" }, said || (job.mode === "STREAMING" ? "Streaming" : "Batch"))),
       h("span", { class: "tasks hide-2" }, tasksMeter(job.tasks)),
       h("span", { class: "n hide-2" }, job.isEnded ? "" : short(job.rowsPerSecond)),
       h("span", { class: "n hide-1 hide-2" }, short(Math.max(job.rows, job.rowsPublished))),
-      h("span", { class: `n age${unwell ? " late" : ""}` }, age === null ? "" : `${lasted(age)} ago`),
-      h("span", { class: "n hide-1 hide-2 soft" }, since === null ? "" : lasted(since)));
+      h("span", { class: `n age${unwell ? " late" : ""}` }, age === null ? "" : lasted(age)),
+      h("span", { class: "n hide-1 hide-2 soft" }, since === null ? "" : lasted(since))));
   }
 }
