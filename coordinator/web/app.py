@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -33,10 +34,11 @@ DESCRIPTION = (
 )
 
 
-def build(window: Window, guard: Guard, version: str = "") -> ASGIApp:
-    """Raises OpenToTheWorld or WeakToken."""
+def build(window: Window, guard: Guard, version: str = "", ending: threading.Event | None = None) -> ASGIApp:
+    """`ending` is set when the process is to end: live connections are then let go, which would last for ever. Raises
+    OpenToTheWorld or WeakToken."""
     guard.check()
-    changes, metrics = Changes(), WebMetrics(window)
+    changes, metrics = Changes(ending or threading.Event()), WebMetrics(window)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:

@@ -7,7 +7,6 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import suppress
 from typing import Annotated, Literal
 
 import msgspec
@@ -34,12 +33,12 @@ class Changes:
     """What has changed since each connection was told last. `hear` is called by the thread that follows the log, all
     else by the event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, ending: threading.Event) -> None:
         self._lock = threading.Lock()
         self._jobs: dict[str, bool] = {}  # whether it is on the log
         self._changed = False
         self._open: set[Mailbox] = set()
-        self._ended = asyncio.Event()
+        self._ending = ending
 
     def hear(self, change: Change) -> None:
         with self._lock:
@@ -51,24 +50,25 @@ class Changes:
         return len(self._open)
 
     async def spread(self) -> None:
-        """For as long as the server runs."""
-        while not self._ended.is_set():
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._ended.wait(), PERIOD_S)
+        """For as long as the server runs. Then every connection ends; who wants to go on connects again, here or
+        elsewhere."""
+        while not self._ending.is_set():
+            await asyncio.sleep(PERIOD_S)
             with self._lock:
                 jobs, changed = self._jobs, self._changed
                 self._jobs, self._changed = {}, False
             if changed:
                 for mailbox in self._open:
                     mailbox.put(jobs)
-
-    def end(self) -> None:
-        """Every connection ends; those who want to go on connect again, here or elsewhere."""
-        self._ended.set()
         for mailbox in self._open:
             mailbox.end()
 
+    def end(self) -> None:
+        self._ending.set()
+
     def connect(self) -> Mailbox:
+        if self._ending.is_set():
+            raise Refused(503, "Not available", "this server is about to end")
         if len(self._open) >= MOST_CONNECTIONS:
             raise Refused(503, "Too many connections", f"there are {MOST_CONNECTIONS} live connections; close some")
         made = Mailbox()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import signal
 import socket
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 import uvicorn
@@ -23,12 +26,29 @@ class AddressTaken(DetentError):
     """The address can't be listened on."""
 
 
+class Server(uvicorn.Server):
+    """Signals are the process's own affair: after an end in good order uvicorn would raise them once more."""
+
+    def __init__(self, config: uvicorn.Config, ending: threading.Event) -> None:
+        super().__init__(config)
+        self._ending = ending
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._ending.set()
+        super().handle_exit(sig, frame)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
 class WebService:
     def __init__(self, cluster: Cluster, settings: WebSettings) -> None:
         self._settings = settings
         guard = settings.guard
         self._window = Window(cluster, settings.lease_ms, operates=not guard.only_reads)
-        app = build(self._window, guard, settings.version)
+        ending = threading.Event()
+        app = build(self._window, guard, settings.version, ending)
         config = uvicorn.Config(
             app,
             log_config=None,
@@ -38,16 +58,16 @@ class WebService:
             timeout_keep_alive=30,
             lifespan="on",
         )
-        self._server = uvicorn.Server(config)
+        self._server = Server(config, ending)
         self.address = ""
-        self.listens = threading.Event()
 
     def run(self) -> int:
         """Until a signal. Returns the exit code."""
+        signal.signal(signal.SIGTERM, self._server.handle_exit)
+        signal.signal(signal.SIGINT, self._server.handle_exit)
         listener = self._listen()
         host, port = listener.getsockname()[:2]
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        self.listens.set()
         LOG.info("starts web address=%s page=http://%s/", self.address, self.address)
         self._window.start()
         try:
@@ -57,12 +77,6 @@ class WebService:
             listener.close()
         LOG.info("stopped web")
         return 0
-
-    def stop(self) -> None:
-        self._server.should_exit = True
-
-    def signalled(self, number: int, frame: FrameType | None) -> None:
-        self._server.handle_exit(number, frame)
 
     def _listen(self) -> socket.socket:
         host, port = self._settings.guard.host, self._settings.port

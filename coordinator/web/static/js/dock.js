@@ -16,6 +16,7 @@ export class Dock {
     this.slider = h("input", {
       type: "range", min: 0, max: STEPS, value: STEPS, step: 1, "aria-label": "Moment of the log",
       oninput: () => this._dragged(),
+      ongoto: (event) => this.goTo(event.detail),
     });
     this.bars = s("svg", { class: "past-bars", preserveAspectRatio: "none", viewBox: `0 0 ${BUCKETS} 34`, "aria-hidden": "true" });
     this.button = h("button", { class: "icon", type: "button", "aria-label": "Play from here", title: "Play (space)", onclick: () => this.play() }, "▶");
@@ -60,6 +61,12 @@ export class Dock {
       if (next >= Date.now() + this.app.clockSkew) return this.toNow();
       this.travel(next);
     }
+    this._draw();
+  }
+
+  goTo(at) {
+    this._pause();
+    this.travel(at);
     this._draw();
   }
 
