@@ -11,6 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from urllib.parse import quote
 
 from coordinator.answers import Answers
@@ -205,8 +206,8 @@ class Past:
         edges = [start + (end + 1 - start) * number // buckets for number in range(buckets + 1)]
         found = [0] * buckets
         for line in self._lines:
-            before = [line.count_before(edge) for edge in edges]
-            found = [known + after - first for known, first, after in zip(found, before, before[1:], strict=True)]
+            counts = [line.count_before(edge) for edge in edges]
+            found = [known + after - before for known, (before, after) in zip(found, pairwise(counts), strict=True)]
         return found
 
     def elections(self) -> list[tuple[int, Event]]:

@@ -46,8 +46,8 @@ export class Dock {
       Object.assign(this, { from: from ?? 0, to: to ?? 0, buckets, marks });
       this._drawBars();
       this._draw();
-    } catch {
-      this.fetched = performance.now(); // the live connection says that the server is away
+    } catch (error) {
+      if (error.status !== 0 && error.status !== 503) throw error; // that the server is away is said elsewhere
     }
   }
 
