@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
 from typing import Annotated, Literal
 
 import msgspec
@@ -10,7 +12,7 @@ from pydantic import AfterValidator, WithJsonSchema
 
 from coordinator.answers import Answers
 from coordinator.explain import Explanation
-from coordinator.explaining import Question, ask, clock, tell
+from coordinator.explaining import Question, ask, tell
 from coordinator.history import Seen, Transition, checkpoints, transitions
 from coordinator.lifecycle import states as states_of
 from coordinator.past import Past
@@ -159,12 +161,15 @@ async def explain_job(
     request: Request,
     job: JobName,
     incarnation: Incarnation = 0,
+    utc_offset: Annotated[
+        int, Query(ge=-1440, le=1440, alias="utcOffset", description="Minutes that the reader's clock is ahead of UTC.")
+    ] = 0,
     at: At = None,
     after: After = None,
     wait_ms: WaitMs = WAIT_MS,
 ) -> Explanation:
     """Why the job is in its state, in plain sentences: the chain of causes to the first one, what happened on the way,
-    what it waits for and what would move it, and what was late or ignored. Times in sentences are the server's."""
+    what it waits for and what would move it, and what was late or ignored."""
 
     def asked(answers: Answers) -> Question:
         question = ask(answers, job, incarnation)
@@ -173,7 +178,19 @@ async def explain_job(
         return question
 
     question = await look(request, at, after, wait_ms, asked)
-    return await window_of(request).ask_past(lambda past: tell(past, question, clock))
+    return await window_of(request).ask_past(lambda past: tell(past, question, clock_of(utc_offset, question.at)))
+
+
+def clock_of(utc_offset: int, now: int) -> Callable[[int], str]:
+    """Times as somebody there reads them: of today without the day."""
+    zone = timezone(timedelta(minutes=utc_offset))
+    today = datetime.fromtimestamp(now / 1000, zone).date()
+
+    def when(time: int) -> str:
+        read = datetime.fromtimestamp(time / 1000, zone)
+        return f"{read:%H:%M:%S}" if read.date() == today else f"{read:%Y-%m-%d %H:%M:%S}"
+
+    return when
 
 
 def _known(past: Past, job: str, then: Answers | None) -> list[Seen]:

@@ -10,6 +10,7 @@ import { bytes, clock, count, lasted, moment, short, words } from "./words.js";
 
 const HISTORY = 300;
 const POINTS = 400;
+const EXPLAIN_MS = 3000;
 const GOES_ON = ["SCHEDULED", "RUNNING"];
 const CAN_CANCEL = ["CREATED", "SCHEDULED", "RUNNING", "SAVEPOINTING", "DRAINING", "PAUSING", "PAUSED"];
 
@@ -33,6 +34,7 @@ export class JobPage {
   }
 
   close() {
+    clearTimeout(this.later);
     this.resized.disconnect();
   }
 
@@ -50,12 +52,24 @@ export class JobPage {
       this.app.get(path),
       again ? this.app.get(`${path}/history`, { limit: HISTORY }) : null,
       again ? this.app.get(`${path}/checkpoints`) : null,
-      again ? this.app.get(`${path}/explain`).catch(() => null) : null, // the facts are worth showing without it
+      again ? this._explained(path) : null,
       again ? this.app.get("/cluster") : null,
     ]);
     Object.assign(this, { detail, fetchedAt: this.app.now() });
     if (again) Object.assign(this, { history: history.items, checkpoints: checkpoints.items, why, cluster });
     this._draw();
+  }
+
+  /** Telling it takes longer than showing it, so that is done less often; the facts are worth showing without it. */
+  async _explained(path) {
+    const moment = this.app.at ?? Math.floor(Date.now() / EXPLAIN_MS);
+    if (this.why && this.explained === moment && !this.detail?.job.isEnded) {
+      clearTimeout(this.later);
+      this.later = setTimeout(() => { this.fresh = false; this.app.refresh(); }, EXPLAIN_MS);
+      return this.why;
+    }
+    this.explained = moment;
+    return this.app.get(`${path}/explain`, { utcOffset: -new Date().getTimezoneOffset() }).catch(() => null);
   }
 
   failed(error) {
