@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -188,6 +190,94 @@ def test_secrets_are_not_shown(web: Web, scene: Scene, job: str) -> None:
     shown = web.get(f"/jobs/{job}")["specification"]["source"][0]["options"]
     assert (shown["password"], shown["token"]) == ("********", "${env:A_TOKEN}")
     web.send(job, {"type": "cancel"})
+
+
+def test_B8_every_transition_can_be_had(web: Web, scene: Scene, job: str) -> None:
+    running(web, scene, job)
+    canceled(web, job)
+    found = web.get(f"/jobs/{job}/history", order="oldest", limit=1000)
+    assert found["total"] == len(found["items"])
+    assert all({"from", "to", "cause", "time", "offset", "epoch", "attempt"} <= set(each) for each in found["items"])
+    states = [(each["from"], each["to"]) for each in found["items"] if each["kind"] == "job"]
+    wanted = ["", "CREATED", "SCHEDULED", "RUNNING", "CANCELLING", "CANCELED"]
+    assert states == list(pairwise(wanted))
+    offsets = [each["offset"] for each in found["items"]]
+    assert offsets == sorted(offsets)
+    jobs = web.get(f"/jobs/{job}/history", kind="job", limit=2)
+    assert [each["to"] for each in jobs["items"]] == ["CANCELED", "CANCELLING"]
+    assert jobs["items"][1]["cause"]["topic"] == "commands"
+    assert web.problem("/jobs/nobody/history")[0] == 404
+
+
+def test_the_state_as_it_was(web: Web, scene: Scene, job: str) -> None:
+    running(web, scene, job)
+    until(lambda: web.get(f"/jobs/{job}")["job"]["lastCheckpointId"], "a checkpoint")
+    canceled(web, job)
+    line = web.get(f"/jobs/{job}")["job"]
+    steps = web.get(f"/jobs/{job}/history", kind="job", order="oldest")["items"]
+    for step in steps:
+        then = web.get(f"/jobs/{job}", at=f"{step['shard']}:{step['offset']}")
+        assert then["job"]["state"] == last_of(steps, step["offset"]), "with its whole transaction, and no further"
+    between = (line["startedAt"] + line["endedAt"]) // 2
+    assert web.get(f"/jobs/{job}", at=between)["job"]["state"] in ("RUNNING", "CANCELLING")
+    iso = datetime.fromtimestamp(line["endedAt"] / 1000 + 1, UTC).isoformat()
+    assert web.get(f"/jobs/{job}", at=iso)["job"]["state"] == "CANCELED"
+    assert job in names(web, state="running", at=between)
+    assert job not in names(web, state="running")
+    whole = web.get(f"/jobs/{job}/history", limit=1000)["total"]
+    part = web.get(f"/jobs/{job}/history", limit=1000, at=between)
+    assert 0 < part["total"] < whole
+    assert all(each["time"] <= between for each in part["items"])
+    assert web.get("/cluster", at=between)["shards"][line["shard"]]["leader"] in scene.coordinators
+    assert web.get("/overview", at=between)["shardsLed"] == 2
+    assert web.problem(f"/jobs/{job}", at=steps[0]["time"] - 1)[0] in (404, 409)
+    assert web.problem("/jobs", at="1970-01-02")[0] == 409
+    assert web.problem("/jobs", at="0:99999999")[0] == 409
+    assert web.problem("/jobs", at="9:0")[0] == 409
+    assert web.get("/jobs", at=line["endedAt"] + 3_600_000)["total"] > 0, "a time to come is now"
+
+
+def last_of(steps: list[dict[str, Any]], offset: int) -> Any:
+    """The last state of the transaction that an offset belongs to: steps of one transaction have one time."""
+    time = next(step["time"] for step in steps if step["offset"] == offset)
+    return [step["to"] for step in steps if step["time"] == time][-1]
+
+
+def test_Z2_checkpoints_with_sizes_and_durations(web: Web, scene: Scene, job: str) -> None:
+    running(web, scene, job)
+    until(lambda: web.get(f"/jobs/{job}/checkpoints")["total"] >= 3, "checkpoints")
+    canceled(web, job)
+    found = web.get(f"/jobs/{job}/checkpoints")["items"]
+    ids = [each["id"] for each in found]
+    assert ids == sorted(ids, reverse=True)
+    committed = [each for each in found if each["state"] == "COMMITTED"]
+    assert all(each["durationMs"] >= 0 and each["committedAt"] >= each["triggeredAt"] for each in committed)
+    assert sum(each["rows"] for each in committed) == web.get(f"/jobs/{job}")["job"]["rowsPublished"]
+    assert sum(each["size"] for each in committed) > 0
+
+
+def test_it_explains(web: Web, scene: Scene, job: str) -> None:
+    missing = {"name": "in", "kind": "no-such-kind"}
+    web.submit(job, scene.body(job, missing))
+    web.until_job(job, "FAILED")
+    said = web.get(f"/jobs/{job}/explain", utcOffset=60)
+    assert said["state"] == "FAILED"
+    assert "no-such-kind" in said["headline"]
+    assert any("web from 127.0.0.1" in each for each in said["why"]), "back to the first cause"
+    assert said["story"]
+    assert web.problem("/jobs/nobody/explain")[0] == 404
+
+
+def test_the_timeline(web: Web, scene: Scene, job: str) -> None:
+    running(web, scene, job)
+    canceled(web, job)
+    line = web.get(f"/jobs/{job}")["job"]
+    found = web.get("/timeline", buckets=10)
+    assert found["from"] < line["submittedAt"] < line["endedAt"] <= found["to"]
+    assert len(found["buckets"]) == 10
+    assert sum(found["buckets"]) > 5
+    assert {"takeover"} <= {mark["kind"] for mark in found["marks"]}
+    assert [mark["at"] for mark in found["marks"]] == sorted(mark["at"] for mark in found["marks"])
 
 
 def test_who_is_there(web: Web, scene: Scene) -> None:
