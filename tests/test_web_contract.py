@@ -1,11 +1,14 @@
-"""The OpenAPI document is right: requests made from it by the thousand way, by a seed, are answered as it says."""
+"""The OpenAPI document is right: requests that are made from it, by a seed, are answered as it says. Over a story, in
+this process."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import json
 from typing import Any
 from zlib import crc32
 
+import httpx
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, settings
@@ -18,34 +21,33 @@ from schemathesis.checks import (
 )
 from schemathesis.core.transport import Response
 
-from events.embedded import EmbeddedBroker
-from tests.scenes import a_scene, numbers
-from tests.web import SEND, Web, a_web
+from coordinator.web.guard import Guard
+from events.records import Cancel, Repair, Restore, Submit, TaskPosition
+from tests.shard import specification
+from tests.test_past import story
+from tests.web import SEND
+from tests.web_in_hand import WindowInHand, an_app
 
-pytestmark = pytest.mark.broker
-EXAMPLES = 12
-# What is asked of jobs is asked of one that is there, every other time.
-KNOWN = "known-job"
-
-
-@pytest.fixture(scope="module")
-def web(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
-    directory = tmp_path_factory.mktemp("contract")
-    with (
-        a_scene(broker.bootstrap_servers, directory, coordinators=1, judged=False) as scene,
-        a_web(scene.cluster, directory) as made,
-    ):
-        made.submit(KNOWN, scene.body(KNOWN, numbers("in", 50)))
-        made.until_job(KNOWN, "FINISHED")
-        yield made
+EXAMPLES = 25
+JOB = "a"  # of the story
 
 
-@pytest.fixture(scope="module")
-def api(web: Web) -> Any:
-    return schemathesis.openapi.from_url(f"{web.base}/api/v1/openapi.json")
+def ask(app: Any, method: str, path: str, **options: Any) -> httpx.Response:
+    async def asked() -> httpx.Response:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return await client.request(method, path, **options)
+
+    return asyncio.run(asked())
 
 
-schema = schemathesis.pytest.from_fixture("api")
+APP, _ = an_app(story("R1")[1])
+schema = schemathesis.openapi.from_dict(ask(APP, "GET", "/api/v1/openapi.json").json())
+
+
+@pytest.fixture
+def app() -> Any:
+    return APP
 
 
 @schema.exclude(path="/api/v1/live").parametrize()
@@ -53,18 +55,10 @@ schema = schemathesis.pytest.from_fixture("api")
     max_examples=EXAMPLES, derandomize=True, deadline=None, phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip
-def test_answers_are_as_the_document_says(case: Any, web: Web) -> None:
+def test_answers_are_as_the_document_says(case: Any) -> None:
     if "job" in case.path_parameters and crc32(str(case.query).encode()) % 2:
-        case.path_parameters["job"] = KNOWN
-    if "waitMs" in (case.query or {}) or "after" in (case.query or {}):
-        case.query["waitMs"] = 1
-    checks = [
-        not_a_server_error_but_503,
-        status_code_conformance,
-        content_type_conformance,
-        response_schema_conformance,
-    ]
-    case.call_and_validate(base_url=web.base, headers=SEND, checks=checks, timeout=30)
+        case.path_parameters["job"] = JOB  # every other time one that is there
+    case.call_and_validate(app=APP, base_url="http://localhost", headers=SEND, checks=CHECKS)
 
 
 def not_a_server_error_but_503(ctx: CheckContext, response: Response, case: Any) -> bool | None:
@@ -75,16 +69,60 @@ def not_a_server_error_but_503(ctx: CheckContext, response: Response, case: Any)
 CHECKS = [not_a_server_error_but_503, status_code_conformance, content_type_conformance, response_schema_conformance]
 
 
-def test_the_document_names_every_address(web: Web) -> None:
-    document = web.client.get("/api/v1/openapi.json").json()
+def test_the_document_names_every_address(app: Any) -> None:
+    document = ask(app, "GET", "/api/v1/openapi.json").json()
     assert document["openapi"].startswith("3.1")
     paths = set(document["paths"])
     assert {"/api/v1/jobs", "/api/v1/jobs/{job}", "/api/v1/live", "/api/v1/timeline"} <= paths
     shapes = document["components"]["schemas"]
-    line = shapes["JobView"]["properties"]
-    assert {"lastCheckpointTime", "secondsSinceLastCheckpoint", "lastCheckpointSize"} <= set(line)
+    assert {"lastCheckpointTime", "secondsSinceLastCheckpoint", "lastCheckpointSize"} <= set(
+        shapes["JobView"]["properties"]
+    )
     assert "HTTPValidationError" not in shapes
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             assert operation["summary"], (path, method)
             assert "application/problem+json" in operation["responses"]["422"]["content"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["jobs", "jobs?state=ended&search=a", "jobs/a", "jobs/a/pipelines", "jobs/a/tasks", "jobs/a/history?limit=5",
+     "jobs/a/checkpoints", "jobs/a/commands", "overview", "cluster", "shards", "workers", "timeline?buckets=7",
+     "jobs/a?at=0:30", "jobs?at=0:3", "cluster?at=0:10", "jobs/a/history?at=0:30"],
+)  # fmt: skip
+def test_every_address_answers(app: Any, path: str) -> None:
+    answer = ask(app, "GET", f"/api/v1/{path}")
+    assert answer.status_code == 200, answer.text
+
+
+def test_commands_as_they_go_on_the_log() -> None:
+    app, window = an_app(story("R1")[1])
+    body = json.loads(specification(2))
+    sent = [
+        ({"type": "submit", "specification": body}, Submit),
+        ({"type": "cancel", "reason": "why"}, Cancel),
+        ({"type": "repair", "entity": "job/a", "to": "FAILED", "reason": "stuck"}, Repair),
+        ({"type": "restore", "elsewhere": [{"pipeline": 0, "task": 1, "position": "7"}]}, Restore),
+    ]
+    for action, _ in sent:
+        answer = ask(app, "POST", "/api/v1/jobs/a/commands", json={"action": action, "by": "anna"}, headers=SEND)
+        assert answer.status_code == 202, answer.text
+    assert [type(command.action) for command in window.commands] == [kind for _, kind in sent]
+    first, last = window.commands[0], window.commands[-1]
+    assert json.loads(first.action.specification) == body  # type: ignore[union-attr]
+    assert (first.job, first.by[:5], first.time > 0) == ("a", "anna ", True)
+    assert last.action.elsewhere == (TaskPosition(pipeline=0, task=1, position=b"7"),)  # type: ignore[union-attr]
+
+
+def test_nobody_gets_past_the_guard_by_way_of_an_error() -> None:
+    app, window = an_app(story("R1")[1], Guard("0.0.0.0", operate_token="operate-0123456789abcdef"))
+    assert isinstance(window, WindowInHand)
+    asked = ["GET /api/v1/jobs", "POST /api/v1/jobs/a/commands", "GET /api/v1/openapi.json", "GET /metrics",
+             "GET /readyz", "GET /nothing", "DELETE /api/v1/jobs/a"]  # fmt: skip
+    for method, path in map(str.split, asked):
+        answer = ask(app, method, path)
+        assert answer.status_code == 401, (method, path)
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert answer.headers["www-authenticate"] == "Bearer"
+    assert not window.commands

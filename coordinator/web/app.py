@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from fastapi import FastAPI
@@ -46,7 +46,9 @@ def build(window: Window, guard: Guard, version: str = "", ending: threading.Eve
         spreading = asyncio.create_task(changes.spread())
         yield
         changes.end()
-        await spreading
+        spreading.cancel()
+        with suppress(asyncio.CancelledError):
+            await spreading
 
     app = FastAPI(
         title="Detent",

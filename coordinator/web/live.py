@@ -60,11 +60,12 @@ class Changes:
             if changed:
                 for mailbox in self._open:
                     mailbox.put(jobs)
-        for mailbox in self._open:
-            mailbox.end()
+        self.end()
 
     def end(self) -> None:
         self._ending.set()
+        for mailbox in self._open:
+            mailbox.end()
 
     def connect(self) -> Mailbox:
         if self._ending.is_set():
