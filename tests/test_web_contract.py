@@ -10,6 +10,7 @@ from zlib import crc32
 
 import httpx
 import pytest
+import requests
 import schemathesis
 from hypothesis import HealthCheck, Phase, settings
 from schemathesis.checks import (
@@ -29,6 +30,7 @@ from tests.web import SEND
 from tests.web_in_hand import WindowInHand, an_app
 
 EXAMPLES = 25
+REQUEST = ("method", "url", "headers", "params", "data", "json", "files", "cookies")
 JOB = "a"  # of the story
 
 
@@ -58,7 +60,11 @@ def app() -> Any:
 def test_answers_are_as_the_document_says(case: Any) -> None:
     if "job" in case.path_parameters and crc32(str(case.query).encode()) % 2:
         case.path_parameters["job"] = JOB  # every other time one that is there
-    case.call_and_validate(app=APP, base_url="http://localhost", headers=SEND, checks=CHECKS)
+    given = case.as_transport_kwargs(base_url="http://localhost", headers=SEND)
+    sent = requests.Request(**{name: value for name, value in given.items() if name in REQUEST}).prepare()
+    body = sent.body.encode() if isinstance(sent.body, str) else sent.body
+    answer = ask(APP, sent.method, sent.url, headers=dict(sent.headers), content=body)
+    case.validate_response(answer, checks=CHECKS)
 
 
 def not_a_server_error_but_503(ctx: CheckContext, response: Response, case: Any) -> bool | None:
