@@ -29,7 +29,7 @@ from tests.test_past import story
 from tests.web import SEND
 from tests.web_in_hand import WindowInHand, an_app
 
-EXAMPLES = 25
+EXAMPLES = 8
 REQUEST = ("method", "url", "headers", "params", "data", "json", "files", "cookies")
 JOB = "a"  # of the story
 
@@ -95,7 +95,7 @@ def test_the_document_names_every_address(app: Any) -> None:
     "path",
     ["jobs", "jobs?state=ended&search=a", "jobs/a", "jobs/a/pipelines", "jobs/a/tasks", "jobs/a/history?limit=5",
      "jobs/a/checkpoints", "jobs/a/commands", "overview", "cluster", "shards", "workers", "timeline?buckets=7",
-     "jobs/a?at=0:30", "jobs?at=0:3", "cluster?at=0:10", "jobs/a/history?at=0:30"],
+     "jobs/a?at=0:30", "jobs?at=0:3", "cluster?at=0:10", "jobs/a/history?at=0:30", "jobs/a/explain"],
 )  # fmt: skip
 def test_every_address_answers(app: Any, path: str) -> None:
     answer = ask(app, "GET", f"/api/v1/{path}")

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from starlette.types import ASGIApp
 
 from coordinator.answers import Answers
+from coordinator.ignored import Reported
 from coordinator.job_index import JobIndex
 from coordinator.past import LogReader, Past
 from coordinator.timeline import Timeline
@@ -52,6 +53,9 @@ class PastInHand(Past):
         self._lines = [Timeline(0, 1, CODEC, log.segment)]
         self._index = JobIndex()
         self._told = OrderedDict()
+
+    def reports(self, job: str) -> list[Reported]:
+        return []
 
 
 class ModelInHand:
