@@ -102,12 +102,13 @@ class Chronicle:
     def read(self, transactions: Iterable[Sequence[Raw]]) -> Iterator[Seen]:
         """Those that follow on what was read before."""
         for records in transactions:
-            epoch, time = _boundary(records, self._codec)
+            epoch = _epoch(records, self._codec)
             void = epoch < self._newest
             self._newest = max(self._newest, epoch)
-            for record in records:
+            for index, record in enumerate(records):
                 if record.key is not None and self._wanted(record.key):
                     was = self._states.get(record.key, "")
+                    time = 0 if record.value else _time_around(records, index)
                     found = _seen(record, self._codec, self._shard, was, time, void)
                     if found is None:
                         continue
@@ -116,13 +117,23 @@ class Chronicle:
                     yield found
 
 
-def _boundary(records: Sequence[Raw], codec: Codec) -> tuple[int, int]:
-    """Epoch and time of a transaction, by its cursor."""
-    value = records[-1].value or b""
+def _epoch(records: Sequence[Raw], codec: Codec) -> int:
+    """Of a transaction, by its cursor."""
     try:
-        return codec.peek(value).epoch, peek_time(value)
+        return codec.peek(records[-1].value or b"").epoch
     except ValueError:
-        return 0, 0
+        return 0
+
+
+def _time_around(records: Sequence[Raw], index: int) -> int:
+    """When a deletion, which says no time, was decided: with the event before it, or else the one after it."""
+    for record in (*reversed(records[:index]), *records[index + 1 :]):
+        try:
+            if record.value:
+                return peek_time(record.value)
+        except ValueError:
+            continue
+    return 0
 
 
 def _seen(record: Raw, codec: Codec, shard: int, was: str, time: int, void: bool) -> Seen | None:

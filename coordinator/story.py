@@ -60,6 +60,7 @@ class Teller:
         self.resigned = ""
         self.newest: dict[int, int] = {}  # the newest completed checkpoint, by pipeline
         self.committed: list[Committed] = []
+        self.not_published: set[int] = set()  # checkpoints of which that was told
 
     def _is_mine(self, each: Seen) -> bool:
         if each.entity.job != self.job:
@@ -92,7 +93,8 @@ class Teller:
             if each.entity.kind == "checkpoint" and event and isinstance(event.state, Checkpoint):
                 pipeline = int(each.entity.parts[1])
                 self.newest[pipeline] = event.state.id
-                if event.transition == "committed" and event.state.purpose == "PERIODIC":
+                told = event.state.id in self.not_published
+                if event.transition == "committed" and event.state.purpose == "PERIODIC" and not told:
                     self.committed.append(Committed(pipeline, event.state, each))
 
     def _flush(self) -> Iterator[Moment]:
@@ -237,20 +239,14 @@ class Teller:
         for reason, group in by_reason.items():
             where = listing(sorted({_task(each).worker for each in group} - {""}))
             attempts = listing(str(number) for number in sorted({_event(each).attempt for each in group}))
-            why = (
-                "went with its worker" if lost and len(group) == 1 else "went with it" if lost else f"failed: {reason}"
-            )
+            why = "went with it" if lost else f"failed: {reason}"
             parts.append(f"{tasks(map(_name, group))} (attempt {attempts} on {where}) {why}")
         retried = [_event(each) for each in kinds.get(("task", "retried"), ())]
-        used = [
-            e.event.state.restarts
-            for e in kinds.get(("job", "counted"), ())
-            if e.event and isinstance(e.event.state, Job)
-        ]
+        used = max((getattr(_event(e).state, "restarts", 1) for e in kinds.get(("job", "counted"), ())), default=1)
         after = ""
         if retried:
             wait = max(event.due_at for event in retried) - seen[0].time
-            which = f"restart {max(used, default=1)}" + (f" of the {self.retries} it may have" if self.retries else "")
+            which = f"restart {used}" + (f" of the {self.retries} it may have" if self.retries else "")
             after = f"; a new attempt was to start {duration(wait)} later ({which})"
         return "trouble", f"{'; '.join(parts)}{after}"
 
@@ -285,6 +281,7 @@ class Teller:
     def _not_published(self, seen: list[Seen], _: Group) -> tuple[str, str]:
         state = _event(seen[-1]).state
         assert isinstance(state, Checkpoint)
+        self.not_published.add(state.id)
         return "trouble", f"publishing checkpoint {state.id} failed (try {state.tries}): {state.reason}"
 
     def _given_up(self, seen: list[Seen], _: Group) -> tuple[str, str]:
@@ -301,7 +298,7 @@ class Teller:
         for each in seen:
             state = _event(each).state
             assert isinstance(state, Checkpoint)
-            if state.purpose == "PERIODIC" and state.tries <= 1:
+            if state.purpose == "PERIODIC" and state.id not in self.not_published:
                 continue
             rows = sum(piece.rows for ack in state.acks for piece in ack.staged)
             name = (
@@ -309,7 +306,8 @@ class Teller:
                 if state.purpose == "PERIODIC"
                 else f"the {state.purpose.lower()} checkpoint {state.id}"
             )
-            tries = f" at try {state.tries}" if state.tries > 1 else ""
+            tries = f" (asked for {state.tries} times)" if state.tries > 1 else ""
+            tries = f" at try {state.tries}" if state.id in self.not_published else tries
             took = duration(state.committed_at - state.triggered_at)
             told.append(
                 f"{name} of pipeline {each.entity.parts[1]} was committed{tries}, within {took}: {count(rows, 'row')}"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from coordinator.explain import Explanation
+from coordinator.ignored import Ignored
+from coordinator.phrases import count
 from coordinator.waits import Wait
 
 When = Callable[[int], str]
@@ -38,14 +40,27 @@ def explanation_lines(said: Explanation, when: When, *, everything: bool = False
     if said.ignored:
         yield ""
         yield "Late or ignored"
-        shown = said.ignored if everything else said.ignored[-LATE:]
-        if len(shown) < len(said.ignored):
-            yield f"  … {len(said.ignored) - len(shown):,} earlier ones"
-        for each in shown:
-            yield f"  {when(each.last_at)}  {each.text}"
+        yield from _ignored(said, when, everything)
     for note in said.notes:
         yield ""
         yield note
+
+
+def _ignored(said: Explanation, when: When, everything: bool) -> Iterator[str]:
+    """What was late in full; what was merely said again by the number: workers repeat what they are not sure of."""
+    told = [each for each in said.ignored if everything or each.kind != "again"]
+    shown = told if everything else told[-LATE:]
+    if len(shown) < len(told):
+        yield f"  … {len(told) - len(shown):,} earlier ones"
+    for each in shown:
+        yield f"  {when(each.last_at)}  {each.text}"
+    again: dict[str, list[Ignored]] = {}
+    for each in said.ignored if not everything else ():
+        if each.kind == "again":
+            again.setdefault(each.worker, []).append(each)
+    for worker, group in sorted(again.items()):
+        number = sum(each.count for each in group)
+        yield f"  {worker} repeated {count(number, 'report')} that had been heard, which is as it should be."
 
 
 def _wait(wait: Wait, when: When) -> Iterator[str]:
