@@ -133,6 +133,8 @@ def test_secrets_of_a_specification_are_masked_and_references_are_not() -> None:
             "sink": [{"options": {"auth": {"token": {"value": "hush", "kind": 3}}, "password": "${env:DB_PASSWORD}"}}],
             "env": {"parallelism": 2, "secret": True},
             "list": ["passwd=hush", "plain"],
+            "password": {"secret": "env:DB_PASSWORD"},
+            "token": {"secret": "hush"},
         }
     )
     assert "hush" not in repr(shown)
@@ -143,3 +145,5 @@ def test_secrets_of_a_specification_are_masked_and_references_are_not() -> None:
     assert sink["auth"]["token"] == {"value": MASK, "kind": MASK}
     assert shown["env"] == {"parallelism": 2, "secret": True}
     assert shown["list"] == [MASK, "plain"]
+    assert shown["password"] == {"secret": "env:DB_PASSWORD"}
+    assert shown["token"] == {"secret": MASK}

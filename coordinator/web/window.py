@@ -4,6 +4,7 @@ and the way for commands onto the log. Any thread may ask."""
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import threading
 import time
@@ -123,6 +124,8 @@ class Window:
         codec = shared_codec(self._cluster) if self._operates else reading_codec(self._cluster)
         model = ReadModel(self._cluster, codec, lease_ms=self._lease_ms)
         model.start()
+        gc.collect()
+        gc.freeze()  # what was read stays: the collector need not go through all of it again and again
         with self._lock:
             self._asker = Asker(self._cluster, codec) if self._operates else None
             self._past = Past(self._cluster, codec)
