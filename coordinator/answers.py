@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from coordinator.cluster_viewing import MOST_TAKEOVERS, coordinator_view, shard_view, takeover_view, worker_views
 from coordinator.job_index import JobIndex, Listed
-from coordinator.soft_reading import SoftReading
+from coordinator.soft_reading import FORGET_MS, SoftReading
 from coordinator.state import State
 from coordinator.viewing import NOTHING, Heard, checkpoint_views, command_views, ended_view, job_detail, job_view
 from coordinator.views import (
@@ -97,11 +97,13 @@ class Answers:
         return list(command_views(self.state_of(name), name))
 
     def workers(self) -> list[WorkerView]:
-        return worker_views(self.states, self.soft.workers if self.soft else None, self.at, self.lease_ms)
+        heard = self.soft.workers_since(self.at - FORGET_MS) if self.soft else None
+        return worker_views(self.states, heard, self.at, self.lease_ms)
 
     def coordinators(self) -> list[CoordinatorView]:
         beats = self.soft.beats if self.soft else {}
-        return [coordinator_view(beat, at, self.at) for _, (beat, at) in sorted(beats.items())]
+        known = [(beat, at) for _, (beat, at) in sorted(beats.items()) if self.at - at <= FORGET_MS]
+        return [coordinator_view(beat, at, self.at) for beat, at in known]
 
     def shards(self) -> list[ShardView]:
         beats = self.soft.living_beats(self.at, self.lease_ms) if self.soft else []

@@ -117,5 +117,9 @@ class SoftReading:
         self.progress.pop(task, None)
         self._said.pop(task, None)
 
+    def workers_since(self, time: int) -> dict[str, Heard]:
+        """Who was heard since then."""
+        return {worker: heard for worker, heard in self.workers.items() if heard.at >= time}
+
     def living_beats(self, now: int, lease_ms: int) -> list[Beat]:
         return [beat for beat, at in self.beats.values() if now - at <= lease_ms]

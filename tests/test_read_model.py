@@ -143,6 +143,7 @@ def test_rates_come_from_what_workers_say_and_only_of_the_newest_attempt() -> No
     assert soft.first_commits == {(0, 3): 4}
     assert [beat.coordinator for beat in soft.living_beats(200, 100)] == ["c1"]
     assert soft.living_beats(201, 100) == []
+    assert (list(soft.workers_since(2000)), list(soft.workers_since(4000))) == (["w1"], [])
 
 
 @pytest.fixture
