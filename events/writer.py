@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, NoReturn
 
@@ -50,8 +50,8 @@ class Outgoing(NamedTuple):
     """A record to write: for `topic` without its prefix."""
 
     topic: str
-    partition: int
-    key: bytes
+    partition: int  # -1: by the key
+    key: bytes | None
     value: bytes | None
     headers: Headers | None = None
 
@@ -155,14 +155,32 @@ class TransactionalWriter:
         self._call("commit", lambda: producer.commit_transaction(self._timeout_s))
         return self._last_offset
 
+    def commit_stream(self, records: Iterable[Outgoing]) -> None:
+        """As `commit`, for more records than fit into memory: they are taken one by one. An error of whoever makes them
+        aborts the transaction and is raised; so is RecordTooLarge."""
+        producer = self._open()
+        self._call("begin", producer.begin_transaction)
+        for record in self._or_abort(producer, records):
+            self._produce(producer, record, time.monotonic() + self._timeout_s)
+        self._call("commit", lambda: producer.commit_transaction(self._timeout_s))
+
+    def _or_abort(self, producer: Producer, records: Iterable[Outgoing]) -> Iterator[Outgoing]:
+        try:
+            for record in records:
+                self._checked([record])
+                yield record
+        except Exception:
+            self._call("abort", lambda: producer.abort_transaction(self._timeout_s))
+            raise
+
     def _checked(self, records: Iterable[Outgoing]) -> Sequence[Outgoing]:
         batch = records if isinstance(records, list) else list(records)
         if not batch:
             raise DetentError("a transaction has at least one record: its cursor")
-        sizes = [len(record.key) + len(record.value or b"") for record in batch]
+        sizes = [len(record.key or b"") + len(record.value or b"") for record in batch]
         if (size := max(sizes)) > self._max_record_bytes:
             largest = batch[sizes.index(size)]
-            raise RecordTooLarge(largest.topic, largest.key, size, self._max_record_bytes)
+            raise RecordTooLarge(largest.topic, largest.key or b"", size, self._max_record_bytes)
         return batch
 
     def _open(self) -> Producer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.connectors.parts import ContextMaker
+from tests.connectors.postgres import Postgres, a_postgres, binaries
 from workers.spark.api import Context
 from workers.spark.session import Spark, SparkSettings
 
@@ -46,3 +48,16 @@ def tidy_sockets() -> Iterator[None]:
     is no error (parts.SPARK_SOCKETS)."""
     yield
     gc.collect()
+
+
+@pytest.fixture(scope="package")
+def postgres() -> Iterator[Postgres]:
+    """Skipped where no PostgreSQL is installed; `.ci/run` installs it, and there it must be."""
+    programs = binaries()
+    if programs is None:
+        missing = "PostgreSQL's server is not installed (Debian: apt install postgresql)"
+        if os.environ.get("CI") or os.environ.get("DETENT_REQUIRE_POSTGRES"):
+            pytest.fail(missing)
+        pytest.skip(missing)
+    with a_postgres(programs) as running:
+        yield running

@@ -45,6 +45,11 @@ class FilesSink:
         self._path = local_path(step, self._options.path)
         self._staging = self._path / STAGING / self._job
 
+    @property
+    def staging(self) -> Path:
+        """Where its pieces are: each a folder by its name."""
+        return self._staging
+
     # Before data moves -----------------------------------------------------------------------------------------------
 
     def prepare(self, *, fresh: bool) -> None:

@@ -27,6 +27,9 @@ SOURCES: Mapping[str, Kind] = {
     "generator": Kind(o.GeneratorOptions, "workers.spark.generator:Generator"),
     "files": Kind(o.FilesSourceOptions, "workers.spark.files_source:FilesSource"),
     "kafka": Kind(p.KafkaSourceOptions, "workers.spark.kafka_source:KafkaSource"),
+    "jdbc": Kind(p.JdbcSourceOptions, "workers.spark.jdbc_source:JdbcSource"),
+    "iceberg": Kind(p.IcebergSourceOptions, "workers.spark.iceberg_source:IcebergSource"),
+    "format": Kind(p.FormatSourceOptions, "workers.spark.format_source:FormatSource"),
 }
 
 TRANSFORMS: Mapping[str, Kind] = {
@@ -36,6 +39,9 @@ TRANSFORMS: Mapping[str, Kind] = {
 
 SINKS: Mapping[str, Kind] = {
     "files": Kind(o.FilesSinkOptions, "workers.spark.files_sink:FilesSink"),
+    "iceberg": Kind(p.IcebergSinkOptions, "workers.spark.iceberg_sink:IcebergSink"),
+    "jdbc": Kind(p.JdbcSinkOptions, "workers.spark.jdbc_sink:JdbcSink"),
+    "kafka": Kind(p.KafkaSinkOptions, "workers.spark.kafka_sink:KafkaSink"),
     "console": Kind(o.ConsoleOptions, "workers.spark.console:Console"),
 }
 
