@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,15 +56,18 @@ def rows_in(folder: Path) -> int:
 
 
 @contextmanager
-def plain_spark(directory: Path) -> Iterator[SparkSession]:
+def plain_spark(directory: Path, jars: Sequence[str] = ()) -> Iterator[SparkSession]:
     """As anybody has it who starts PySpark, without its page and its chatter."""
     from pyspark.sql import SparkSession
 
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master("local[*]").appName("plain")
     quiet = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR",
              "spark.driver.host": "127.0.0.1", "spark.sql.warehouse.dir": str(directory / "warehouse")}  # fmt: skip
     for name, value in quiet.items():
         builder = builder.config(name, value)
+    if jars:
+        builder = builder.config("spark.driver.extraClassPath", ":".join(jars))
     session = builder.getOrCreate()
     try:
         yield session

@@ -1,10 +1,11 @@
-"""The data plane against plain Spark: the same rows through the same query into parquet.
+"""The data plane against plain Spark: the same rows through the same query into parquet, from parquet and from Kafka.
 
     python -m bench.dataplane --json
 
 plain: PySpark reads, transforms and writes in one go. detent: a job on a worker, one task per core, from its submission
 to its end on the log: checkpoints, commit and all. streaming: Structured Streaming with `availableNow`, in as many
-slices as Detent took. Every run's rows are counted by pyarrow.
+slices as Detent took. Every run's rows are counted by pyarrow. For Kafka (bench/kafka_data.py) also connector: Spark's
+own, where a folder with its jars is given.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench import harness, kafka
 from bench.data_jobs import CORES, Detent, detent, plain_spark, rows_in, write_parquet
+from bench.kafka_data import KafkaContest, Topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,10 +53,10 @@ class Contest:
             self._spark.sql(QUERY).write.parquet(str(out))
             return time.monotonic() - began
 
-        return self._measured(work)
+        return self.measured(work)
 
     def detent(self) -> float:
-        return self._measured(lambda out: self._run(self._specification(out)))
+        return self.measured(lambda out: self._run(self._specification(out)))
 
     def streaming(self) -> float:
         def work(out: Path) -> float:
@@ -67,7 +70,7 @@ class Contest:
             query.awaitTermination()
             return time.monotonic() - began
 
-        return self._measured(work)
+        return self.measured(work)
 
     def _run(self, specification: dict[str, Any]) -> float:
         took, name = self._workers.run(specification)
@@ -85,7 +88,7 @@ class Contest:
             "sink": [{"name": "out", "kind": "files", "from": ["query"], "options": {"path": str(out)}}],
         }
 
-    def _measured(self, work: Callable[[Path], float]) -> float:
+    def measured(self, work: Callable[[Path], float]) -> float:
         out = self._folder / f"out-{next(self._numbers)}"
         took = work(out)
         self.rows.add(rows_in(out))
@@ -94,31 +97,50 @@ class Contest:
 
 
 def measure(options: argparse.Namespace) -> harness.Result:
+    result = harness.Result("dataplane")
+    jars = sorted(map(str, Path(options.connector_jars).glob("*.jar"))) if options.connector_jars else []
     with tempfile.TemporaryDirectory(prefix="detent-dataplane-") as name, kafka.fresh_cluster(options) as cluster:
         folder = Path(name)
-        write_parquet(folder / "input", options.rows, options.files)
-        with plain_spark(folder) as spark, detent(cluster, folder / "detent") as workers:
-            contest = Contest(spark, workers, folder, options.files)
-            contenders = {"plain": contest.plain, "detent": contest.detent, "streaming": contest.streaming}
-            seconds = harness.alternate(contenders, warmups=1, repetitions=options.repetitions)
-    if len(contest.rows) != 1:
-        raise RuntimeError(f"the contenders wrote different numbers of rows: {sorted(contest.rows)}")
-    result = harness.Result("dataplane")
-    result.figures["rows read"] = options.rows
-    result.figures["rows written"] = contest.rows.pop()
-    result.figures["slices of Detent"] = contest.slices[-1]
-    result.figures |= {f"{name}, rows/s": options.rows / took for name, took in harness.medians(seconds).items()}
-    result.bars = [
-        harness.Bar("detent / plain", harness.ratio(seconds, "plain", "detent"), ">=", 0.9),
-        harness.Bar("detent / streaming", harness.ratio(seconds, "streaming", "detent"), ">=", 1.0),
-    ]
+        with plain_spark(folder, jars) as spark, detent(cluster, folder / "detent") as workers:
+            if "parquet" in options.of:
+                write_parquet(folder / "input", options.rows, options.files)
+                contest = Contest(spark, workers, folder, options.files)
+                contenders = {"plain": contest.plain, "detent": contest.detent, "streaming": contest.streaming}
+                compare(result, "parquet", contenders, contest.rows, options.rows, options.repetitions)
+                result.figures["parquet: slices of Detent"] = contest.slices[-1]
+            if "kafka" in options.of:
+                topic = Topic(cluster, options.records)
+                of_kafka = KafkaContest(spark, workers, topic, connector=bool(jars))
+                written = Contest(spark, workers, folder, 1)
+                contenders = {name: partial(written.measured, way) for name, way in of_kafka.contenders.items()}
+                compare(result, "kafka", contenders, written.rows, options.records, options.repetitions)
+                result.figures["kafka: slices of Detent"] = of_kafka.slices
     return result
+
+
+def compare(
+    result: harness.Result, name: str, contenders: dict[str, Callable[[], float]], written: set[int], rows: int,
+    repetitions: int,
+) -> None:  # fmt: skip
+    """Measure them in turns. All must write the same number of rows."""
+    seconds = harness.alternate(contenders, warmups=1, repetitions=repetitions)
+    if len(written) != 1:
+        raise RuntimeError(f"{name}: the contenders wrote different numbers of rows: {sorted(written)}")
+    result.figures |= {f"{name}: rows read": rows, f"{name}: rows written": next(iter(written))}
+    result.figures |= {f"{name}: {who}, rows/s": rows / took for who, took in harness.medians(seconds).items()}
+    for who, bound in (("plain", 0.9), ("streaming", 1.0), ("connector", 1.0)):
+        if who in seconds:
+            value = harness.ratio(seconds, who, "detent")
+            result.bars.append(harness.Bar(f"{name}: detent / {who}", value, ">=", bound))
 
 
 def main() -> int:
     options = harness.parser("Detent's data plane against plain Spark and Structured Streaming.")
     options.add_argument("--rows", type=int, default=5_000_000)
     options.add_argument("--files", type=int, default=40)
+    options.add_argument("--records", type=int, default=2_000_000, help="on the topic")
+    options.add_argument("--of", nargs="+", default=["parquet", "kafka"], choices=["parquet", "kafka"])
+    options.add_argument("--connector-jars", help="a folder with the jars of Spark's own connector to Kafka")
     kafka.add_options(options)
     options.set_defaults(repetitions=3)
     chosen = options.parse_args()
