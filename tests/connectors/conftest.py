@@ -10,19 +10,26 @@ from typing import Any
 
 import pytest
 
+from events.recovery import now_ms
 from tests.connectors.parts import ContextMaker
 from tests.connectors.postgres import Postgres, a_postgres, binaries
+from workers.engine import Surroundings
 from workers.spark.api import Context
-from workers.spark.session import Spark, SparkSettings
+from workers.spark.engine import SparkEngine
+from workers.spark.session import Spark
 
 
 @pytest.fixture(scope="package")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spark]:
-    settings = SparkSettings("tests", tmp_path_factory.mktemp("spark"), "local[2]", {"spark.driver.memory": "800m"})
-    made = Spark(settings, lambda reason: None)
-    made.start()
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkEngine]:
+    options = {"spark.master": "local[2]", "spark.conf": {"spark.driver.memory": "800m"}, "slice_ms": 300}
+    made = SparkEngine(Surroundings("tests", "i", tmp_path_factory.mktemp("spark"), now_ms, options=options))
     yield made
     made.close(10)
+
+
+@pytest.fixture(scope="package")
+def spark(engine: SparkEngine) -> Spark:
+    return engine._spark
 
 
 @pytest.fixture

@@ -252,5 +252,7 @@ def test_a_topic_that_is_not_there_and_a_cluster_that_is_not_named(
 ) -> None:
     with pytest.raises(Refused, match=r"reads nowhere-to-be-found, which .* does not have"):
         make(topics=["nowhere-to-be-found"]).begin(b"", 0)
+    with pytest.raises(Refused, match="the schema of 'it' can't be used"):
+        make(format="json", schema="id NO_SUCH_TYPE").begin(b"", 0)
     with pytest.raises(OptionsRefused, match="needs bootstrap_servers"):
         KafkaSource(a_context(), parts.a_step("kafka", topics=["x"]), 0, 1)

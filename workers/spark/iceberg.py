@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -25,15 +26,20 @@ if TYPE_CHECKING:
 IDENTITY = "detent.identity"  # in a snapshot's summary
 CATALOG = "org.apache.iceberg.spark.SparkCatalog"
 BY_NAME = ("spark.sql.catalog.default_rewrite_catalog", "org.apache.iceberg.spark.SparkRewriteTableCatalog")
+UNCACHED = {"cache-enabled": "false"}  # what others do to a table is seen at once
 DATA_PATH = "write.data.path"
 Java = Any
+SHARED: dict[tuple[Any, ...], SparkSession] = {}  # by catalog; values may be used by several threads
+SHARING = threading.Lock()
 
 
 class Iceberg:
     """One step's table and its catalog. For one thread."""
 
-    def __init__(self, context: Context, step: Step, options: IcebergOptions) -> None:
-        self._context, self.step, self.name = context, step.name, options.table
+    def __init__(self, context: Context, step: Step, options: IcebergOptions, *, shared: bool = False) -> None:
+        """`shared`: whoever has the same catalog may have the same session. A new one for each publication would be a
+        new catalog each time, with its connections."""
+        self._context, self.step, self.name, self._shared = context, step.name, options.table, shared
         self._secrets = Secrets(step.name)
         self._catalog = options.table.split(".")[0]
         self._properties = {name: str(value) for name, value in self._secrets.values(options.catalog).items()}
@@ -45,18 +51,28 @@ class Iceberg:
     def session(self) -> SparkSession:
         """With the catalog known to it. Raises Refused where there is no JVM, or no Iceberg in it."""
         if self._spark is None:
-            session = self._context.session()
-            if not hasattr(session, "_jvm"):
-                raise Refused(
-                    f"{self.step!r} needs Spark's JVM under the worker: Iceberg does not work by Spark Connect"
-                )
-            session.conf.set(*BY_NAME)
-            if self._properties:
-                session.conf.set(f"spark.sql.catalog.{self._catalog}", CATALOG)
-            for name, value in self._properties.items():
-                session.conf.set(f"spark.sql.catalog.{self._catalog}.{name}", value)
-            self._spark = session
+            self._spark = self._shared_session() if self._shared else self._with_catalog(self._context.session())
         return self._spark
+
+    def _shared_session(self) -> SparkSession:
+        key = (self._catalog, *sorted(self._properties.items()))
+        with SHARING:
+            known = SHARED.get(key)
+            if known is None or not is_current(known):
+                for gone in [each for each, session in SHARED.items() if not is_current(session)]:
+                    del SHARED[gone]  # of a JVM that has died
+                known = SHARED[key] = self._with_catalog(self._context.session())
+            return known
+
+    def _with_catalog(self, session: SparkSession) -> SparkSession:
+        if not hasattr(session, "_jvm"):
+            raise Refused(f"{self.step!r} needs Spark's JVM under the worker: Iceberg does not work by Spark Connect")
+        session.conf.set(*BY_NAME)
+        if self._properties:
+            session.conf.set(f"spark.sql.catalog.{self._catalog}", CATALOG)
+        for name, value in {**UNCACHED, **self._properties}.items() if self._properties else ():
+            session.conf.set(f"spark.sql.catalog.{self._catalog}.{name}", value)
+        return session
 
     @property
     def jvm(self) -> Java:
@@ -106,6 +122,9 @@ class Iceberg:
         never_committed = table.newTransaction()
         never_committed.updateProperties().set(DATA_PATH, folder).commit()
         apart, name, spark = never_committed.table(), uuid.uuid4().hex, self.jvm.org.apache.iceberg.spark
+        own: Any = frame.sparkSession
+        own.conf.set(*BY_NAME)
+        self.jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(own._jsparkSession)
         coordinator, known = spark.FileRewriteCoordinator.get(), spark.SparkTableCache.get()
         known.add(name, apart)
         try:
@@ -207,6 +226,13 @@ class OnlyOnce:
 
     class Java:
         implements = ("org.apache.iceberg.SnapshotAncestryValidator",)
+
+
+def is_current(session: SparkSession) -> bool:
+    from pyspark import SparkContext
+
+    context: Any = SparkContext
+    return session.sparkContext is context._active_spark_context
 
 
 def identity_in(snapshot: Java) -> str | None:

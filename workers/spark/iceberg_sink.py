@@ -38,7 +38,7 @@ class IcebergSink:
         self._owner = owner_of(job, incarnation, step.name)
         digest = hashlib.sha256(self._owner.encode()).hexdigest()[:8]
         self._folder_name = f"detent-{file_name(job)}-{incarnation}-{digest}"
-        self._iceberg = Iceberg(context, step, self._options)
+        self._iceberg = Iceberg(context, step, self._options, shared=True)
 
     # Before data moves -----------------------------------------------------------------------------------------------
 

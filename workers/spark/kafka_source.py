@@ -69,6 +69,7 @@ class KafkaSource:
         return FIRST_GOAL
 
     def begin(self, position: bytes, checkpoint: int) -> bytes:
+        self._values.check(self._context.session())
         if position:
             return self._resumed(position, checkpoint)
         mine = self._partitions()

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from workers.plan import OptionsRefused
 from workers.secrets import Scalar
+from workers.spark.api import Refused
 from workers.spark.arrow_frames import arrow_frame
 from workers.spark.avro_values import AvroColumns, record_fields
 from workers.spark.kafka_read import Columns, Range, ddl_of, read_ranges
@@ -29,7 +30,7 @@ class Values:
 
     def __init__(self, options: KafkaSourceOptions, step: str) -> None:
         """Raises OptionsRefused."""
-        self._options = options
+        self._options, self._step = options, step
         if options.format in ("json", "avro") and not options.schema:
             raise OptionsRefused(f"{step!r} reads {options.format} and needs a schema")
         if options.format in ("raw", "string") and options.schema:
@@ -37,6 +38,16 @@ class Values:
         self._strict = options.on_bad_record == "fail"
         self._beside = list(options.columns)
         self._avro = record_fields(options.schema, step) if options.format == "avro" else []
+
+    def check(self, session: SparkSession) -> None:
+        """Whether Spark can make rows of it. Raises Refused."""
+        from pyspark.errors import PySparkException
+
+        try:
+            self.frame(session, {}, [])
+        except PySparkException as error:
+            words = str(error).partition("\n")[0]
+            raise Refused(f"the schema of {self._step!r} can't be used: {words}") from error
 
     def frame(
         self, session: SparkSession, properties: Mapping[str, Scalar], splits: Sequence[Sequence[Range]]
