@@ -73,7 +73,7 @@ class IcebergSink:
         jvm = self._iceberg.jvm
         try:
             with self._iceberg.telling("comparing"):
-                given = jvm.org.apache.spark.sql.types.StructType.fromJson(schema.json())
+                given = jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())
                 wanted = table.schema()
                 written = jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert(wanted, given)
                 jvm.org.apache.iceberg.types.TypeUtil.validateWriteSchema(wanted, written, False, False)

@@ -141,10 +141,10 @@ class Database:
         except Py4JJavaError as error:
             raise self._told(doing, error.java_exception) from error
         except CapturedException as error:
-            raise self._told(doing, error._origin) from error
+            raise self._told(doing, error._origin, str(error)) from error
 
-    def _told(self, doing: str, thrown: Any) -> DatabaseRefused:
-        said, state = "", ""
+    def _told(self, doing: str, thrown: Any, said: str = "") -> DatabaseRefused:
+        state = ""
         while thrown is not None:
             name = thrown.getClass().getName()
             said = f"{name.rpartition('.')[2]}: {thrown.getMessage()}"

@@ -53,8 +53,6 @@ class JdbcSink:
 
     def prepare(self, *, fresh: bool) -> None:
         self._make_markers()
-        if fresh:  # nothing is published yet: markers under this name are of a Detent whose log is gone
-            self._forget()
         there = self._is_there()
         if not there and not self._options.create:
             raise Refused(
@@ -194,7 +192,7 @@ class JdbcSink:
             if self._database.dialect.patience:
                 transaction.run(self._database.dialect.patience)
             # First the marker: whoever else publishes the same waits here, and finds it.
-            first = self._is_first(transaction)
+            first = self._is_first(transaction, commit)
             places = ", ".join("?" for _ in MARKER)
             insert = f"INSERT INTO {self._markers} ({MARKER_KEY}, rows_published) VALUES ({places}, ?)"
             transaction.run(insert, *self._key_of(commit), commit.rows)
@@ -241,9 +239,10 @@ class JdbcSink:
         gone = [piece.name for piece in commit.pieces if self._table_of(piece.name).rpartition(".")[2] not in there]
         return Refused(str(error), lasting=bool(gone))
 
-    def _is_first(self, transaction: Transaction) -> bool:
-        """Whether nothing of this incarnation was published to this sink."""
-        return transaction.one(f"SELECT 1 FROM {self._markers} WHERE {OF_SINK}", *self._of_sink) is None
+    def _is_first(self, transaction: Transaction, commit: Commit) -> bool:
+        """Whether nothing was published to this sink before. (Later ones are of a Detent whose log is gone.)"""
+        before = f"SELECT 1 FROM {self._markers} WHERE {OF_SINK} AND checkpoint < ?"
+        return transaction.one(before, *self._of_sink, commit.checkpoint) is None
 
     @property
     def _of_sink(self) -> tuple[str, int, str]:
