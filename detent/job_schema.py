@@ -127,7 +127,7 @@ def _fields(part: type[msgspec.Struct], before: str) -> Iterator[tuple[str, str,
     for field in msgspec.structs.fields(part):
         kind, says = field.type, ""
         if typing.get_origin(kind) is Annotated:
-            says = kind.__metadata__[0].description or ""
+            says = next((meta.description for meta in kind.__metadata__ if meta.description), "")
             kind = kind.__origin__
         if isinstance(kind, type) and issubclass(kind, Part):
             yield from _fields(kind, f"{before}{field.encode_name}.")
