@@ -39,7 +39,8 @@ class Topic:
 
     def __init__(self, cluster: Cluster, records: int) -> None:
         self.servers, self.name, self.records = cluster.bootstrap_servers, f"orders-{uuid.uuid4().hex[:8]}", records
-        made = cluster.admin().create_topics([NewTopic(self.name, PARTITIONS)])
+        admin = cluster.admin()
+        made = admin.create_topics([NewTopic(self.name, PARTITIONS)])
         answered(cluster, "making the topic", 30, lambda: next(iter(made.values())).result(30))
         producer = Producer({"bootstrap.servers": self.servers, "linger.ms": 20, "compression.type": "lz4",
                              "queue.buffering.max.messages": 1_000_000})  # fmt: skip

@@ -34,7 +34,8 @@ class Target:
     def __init__(self, servers: str) -> None:
         self.servers = servers
         self.name, self.markers = (f"{what}-{uuid.uuid4().hex[:8]}" for what in ("out", "markers"))
-        for future in AdminClient({"bootstrap.servers": servers}).create_topics([NewTopic(self.name, 2)]).values():
+        admin = AdminClient({"bootstrap.servers": servers})
+        for future in admin.create_topics([NewTopic(self.name, 2)]).values():
             future.result(30)
 
     def records(self, topic: str = "") -> list[Any]:

@@ -162,6 +162,9 @@ def test_Z3_an_expired_offset_is_named_with_what_the_source_still_has(
         make().begin(middle, 41)
     for fact in ("checkpoint 41", f'"{topic.name}/0":8', "begins at offset 12 now"):
         assert fact in str(caught.value)
+    without_end = json.dumps({"next": json.loads(middle)["next"]}).encode()
+    with pytest.raises(Unservable, match="begins at offset 12 now"):
+        make(continuous=True).begin(without_end, 41)
 
 
 def test_Z3_offsets_that_go_while_a_slice_is_read_fail_it(topic: Topic, make: Callable[..., KafkaSource]) -> None:

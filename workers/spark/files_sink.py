@@ -25,6 +25,7 @@ from workers.files import file_name, make_directory, sync_directory, write_durab
 from workers.ledger import Identity
 from workers.plan import OptionsRefused, Step, options_of
 from workers.spark.api import Commit, Context, Piece, Refused, piece_name
+from workers.spark.identity import digest_of
 from workers.spark.options import FilesSinkOptions
 from workers.spark.schemas import differences, is_flat, schema_of_file
 
@@ -144,7 +145,7 @@ class FilesSink:
     # Publishing ------------------------------------------------------------------------------------------------------
 
     def publish(self, commit: Commit, may_publish: MayPublish) -> int:
-        mark = self._staging / f"published-{commit.pipeline}-{commit.checkpoint}"
+        mark = self._staging / f"published-{commit.pipeline}-{commit.checkpoint}-{digest_of(commit)}"
         if mark.exists() or not (commit.pieces or self._staging.exists()):
             return commit.rows
         moves = list(self._moves(commit))
@@ -213,8 +214,8 @@ class FilesSink:
             parts = path.name.split("-")
             if len(parts) == 4 and int(parts[2]) < newest.get(f"{parts[0]}-{parts[1]}", 0):
                 shutil.rmtree(path, ignore_errors=True)
-        old = self._staging / f"published-{commit.pipeline}-{commit.checkpoint - MARKS_KEPT}"
-        old.unlink(missing_ok=True)
+        for old in self._staging.glob(f"published-{commit.pipeline}-{commit.checkpoint - MARKS_KEPT}-*"):
+            old.unlink(missing_ok=True)
 
     def _published(self) -> Iterator[Path]:
         return _data_files(self._path)

@@ -63,12 +63,14 @@ class KafkaSource:
         self._asking: Consumer | None = None
         self._highs: Offsets = {}
         self._looked_at = 0.0
+        self._checkpoint = 0  # that it began from
 
     @property
     def first_goal(self) -> int:
         return FIRST_GOAL
 
     def begin(self, position: bytes, checkpoint: int) -> bytes:
+        self._checkpoint = checkpoint
         self._values.check(self._context.session())
         if position:
             return self._resumed(position, checkpoint)
@@ -149,10 +151,10 @@ class KafkaSource:
                 raise unservable(f"{name} belongs to another task; the position is of other tasks or topics")
             if name not in there:
                 raise unservable(f"there is no partition {name} any more")
-            ends, end = self._ends(name), (at.end or {}).get(name, at.next[name])
-            if at.next[name] < ends.low and at.next[name] < end:
+            ends, end = self._ends(name), None if at.end is None else at.end[name]
+            if at.next[name] < ends.low and at.next[name] != end:
                 raise unservable(f"{name} begins at offset {ends.low} now")
-            if ends.high < max(at.next[name], end):
+            if ends.high < max(at.next[name], end or 0):
                 raise unservable(f"{name} ends at offset {ends.high} now")
         return position
 
@@ -176,9 +178,8 @@ class KafkaSource:
         if self._highs.get(name, -1) <= position.next[name]:
             ends = self._ends(name)
             if position.next[name] < ends.low or position.next[name] > ends.high:
-                raise Unservable(
-                    self._name, 0, position.encoded(), f"{name} has the offsets {ends.low} to {ends.high} now"
-                )
+                has = f"{name} has the offsets {ends.low} to {ends.high} now"
+                raise Unservable(self._name, self._checkpoint, position.encoded(), has)
             self._highs[name] = ends.high
         return self._highs[name]
 
