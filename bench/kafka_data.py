@@ -133,8 +133,7 @@ class KafkaContest:
     def _is_done(self, query: Any) -> bool:
         if query.exception() is not None:
             raise RuntimeError(f"the stream has ended: {query.exception()}")
-        last = query.lastProgress
-        return last is not None and json.loads(last["sources"][0]["endOffset"] or "{}") == named(self._topic.ends)
+        return sum(int(each["numInputRows"]) for each in query.recentProgress) >= self._topic.records
 
 
 def named(ends: Sequence[int]) -> dict[str, int]:

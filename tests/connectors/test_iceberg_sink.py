@@ -141,9 +141,9 @@ def test_O4_removal_asks_the_table_first(make: Make, rows: Rows, table: Table, m
     sink = prepared(make(), rows)
     commit = parts.a_commit(1, sink.stage(rows(0, 10), parts.who(), -1))
     found = sink._iceberg.must()
-    described = sink._described(found, commit)
-    assert described
-    assert sink._iceberg.commit(sink._update(found, sink._iceberg.files_of(found, described)), "job/1/out/0/1/x")
+    listed = sink._listed(found, commit)
+    assert listed
+    assert sink._iceberg.commit(sink._update(found, listed), "job/1/out/0/1/x")
     assert make().remove() == 1
     assert table.ids() == Counter(range(10))
 

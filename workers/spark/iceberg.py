@@ -167,10 +167,11 @@ class Iceberg:
         try:
             with self.telling(f"committing to {self.name}"):
                 update.set(IDENTITY, identity).validateWith(only_once).commit()
-        except Refused:
+        except Refused as refused:
             if only_once.is_there:
                 return False
-            raise
+            # Iceberg's word for what others have done to the files meanwhile: it does not pass.
+            raise Refused(str(refused), lasting="ValidationException" in str(refused)) from refused
         return True
 
     # Small files beside the data -------------------------------------------------------------------------------------

@@ -13,6 +13,8 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from workers.engine import MayPublish
 from workers.files import file_name
 from workers.ledger import Identity
@@ -31,9 +33,17 @@ DONE = "_detent_published"  # from then on, until the job is removed
 BASE = "_detent_base.json"  # the snapshot before the job, for mode overwrite
 
 
+class Listed(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a piece adds to the table, and what it replaces."""
+
+    adds: list[str]
+    replaces: list[str] = []
+    snapshot: int = 0
+
+
 class IcebergSink:
     def __init__(self, context: Context, step: Step, job: str, incarnation: int) -> None:
-        self._options = options_of(step, IcebergSinkOptions)
+        self._options = self._options_of(step)
         self._name = step.name
         self._owner = owner_of(job, incarnation, step.name)
         digest = hashlib.sha256(self._owner.encode()).hexdigest()[:8]
@@ -103,10 +113,11 @@ class IcebergSink:
         try:
             with self._iceberg.telling("writing a piece"):
                 files = self._iceberg.write_apart(frame, table, folder, self._options.writer)
-            if not files:
+            if not files and not self._counts_without_rows:
                 return []
             sync_local([str(file.location()) for file in files])
-            self._iceberg.write_text(table, f"{folder}/{LIST}", json.dumps(self._iceberg.described(table, files)))
+            listed = Listed(self._iceberg.described(table, files), *self._replaced(frame))
+            self._iceberg.write_text(table, f"{folder}/{LIST}", msgspec.json.encode(listed).decode())
         except BaseException:
             self._iceberg.delete_below(table, folder)
             raise
@@ -155,13 +166,13 @@ class IcebergSink:
             return 0
         table, identity = self._iceberg.must(), identity_of(commit, self._name)
         if not self._iceberg.is_published(table, identity):
-            described = self._described(table, commit)
-            if described is None:
+            listed = self._listed(table, commit)
+            if listed is None:
                 table.refresh()
                 if not self._iceberg.is_published(table, identity):  # by somebody else, meanwhile
                     raise Refused(f"sink {self._name!r}: staged files are gone from {self._folder(table)}")
             else:
-                update = self._update(table, self._iceberg.files_of(table, described))
+                update = self._update(table, listed)
                 if not may_publish():
                     raise Refused("the worker's lease is lost", lasting=False)
                 self._iceberg.commit(update, identity)
@@ -171,16 +182,28 @@ class IcebergSink:
             table.io().deleteFile(f"{folder}/{LIST}")
         return commit.rows
 
-    def _described(self, table: Java, commit: Commit) -> list[str] | None:
-        found: list[str] = []
+    def _listed(self, table: Java, commit: Commit) -> list[Listed] | None:
+        found = []
         for piece in commit.pieces:
             text = self._iceberg.read_text(table, f"{self._folder(table)}/{piece.name}/{LIST}")
             if text is None:
                 return None
-            found += json.loads(text)
+            found.append(msgspec.json.decode(text, type=Listed))
         return found
 
-    def _update(self, table: Java, files: Sequence[Java]) -> Java:
+    # What a sink that replaces files does otherwise (workers/spark/iceberg_compaction.py) -----------------------------
+
+    _counts_without_rows = False
+
+    def _options_of(self, step: Step) -> IcebergSinkOptions:
+        return options_of(step, IcebergSinkOptions)
+
+    def _replaced(self, frame: DataFrame) -> tuple[list[str], int]:  # noqa: ARG002
+        """The files that the piece replaces, and the snapshot that has them."""
+        return [], 0
+
+    def _update(self, table: Java, listed: Sequence[Listed]) -> Java:
+        files = self._iceberg.files_of(table, [each for one in listed for each in one.adds])
         if self._options.mode == "overwrite" and self._is_first(table):
             everything = self._iceberg.jvm.org.apache.iceberg.expressions.Expressions.alwaysTrue()
             update = table.newOverwrite().overwriteByRowFilter(everything)

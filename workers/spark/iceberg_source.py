@@ -48,7 +48,7 @@ class IcebergSource:
             )
         self._iceberg = Iceberg(context, step, options)
         self._known: tuple[tuple[int, int], list[Java]] | None = None  # the files of a batch
-        self._staged: tuple[Java, str] | None = None
+        self._scan = StagedScan(self._iceberg)
 
     @property
     def first_goal(self) -> int:
@@ -63,7 +63,8 @@ class IcebergSource:
         current = table.currentSnapshot()
         first = self._options.snapshot or (NONE if current is None else int(current.snapshotId()))
         if first != NONE and table.snapshot(first) is None:
-            raise Refused(f"{self._name!r}: {self._options.table} has no snapshot {first}; {self._has(table)}")
+            has = snapshots_there(self._iceberg, table)
+            raise Refused(f"{self._name!r}: {self._options.table} has no snapshot {first}; {has}")
         if self._options.continuous and self._options.start == "latest":
             return Position(first, 0).encoded()
         return Position(first, len(self._files(table, NONE, first))).encoded()
@@ -79,7 +80,7 @@ class IcebergSource:
         return not self._options.continuous and at.done >= at.total
 
     def close(self) -> None:
-        self._forget()
+        self._scan.forget()
 
     # Batches and slices ----------------------------------------------------------------------------------------------
 
@@ -107,31 +108,12 @@ class IcebergSource:
         behind = Position(at.snapshot, at.total, at.done + count, at.base)
         plain_files = all(task.deletes().isEmpty() for task in taken)
         rows = sum(int(task.file().recordCount()) for task in taken) if plain_files else -1
-        return Slice(self._frame(table, taken), behind.encoded(), weight=max(1, size), rows=rows, size=size)
-
-    def _frame(self, table: Java, taken: list[Java]) -> DataFrame:
-        """Reads these files and no others, with the deletes that belong to them."""
-        self._forget()
-        jvm, name = self._iceberg.jvm, uuid.uuid4().hex
-        tasks = jvm.java.util.ArrayList()
-        for task in taken:
-            tasks.add(task)
-        jvm.org.apache.iceberg.spark.ScanTaskSetManager.get().stageTasks(table, name, tasks)
-        jvm.org.apache.iceberg.spark.SparkTableCache.get().add(name, table)
-        self._staged = table, name
-        with self._iceberg.telling("reading"):
-            return self._selected(self._iceberg.session.read.format("iceberg").load(name))
+        return Slice(
+            self._selected(self._scan.frame(table, taken)), behind.encoded(), weight=max(1, size), rows=rows, size=size
+        )
 
     def _selected(self, frame: DataFrame) -> DataFrame:
         return frame.select(*self._options.columns) if self._options.columns else frame
-
-    def _forget(self) -> None:
-        """The slice before: whoever asks for the next has read it."""
-        if self._staged is not None:
-            (table, name), self._staged = self._staged, None
-            spark = self._iceberg.jvm.org.apache.iceberg.spark
-            spark.ScanTaskSetManager.get().removeTasks(table, name)
-            spark.SparkTableCache.get().remove(name)
 
     # Files -----------------------------------------------------------------------------------------------------------
 
@@ -143,7 +125,7 @@ class IcebergSource:
             return []
         position = Position(snapshot, 0, 0, base).encoded()
         if table.snapshot(snapshot) is None or (base != NONE and table.snapshot(base) is None):
-            raise Unservable(self._name, 0, position, self._has(table))
+            raise Unservable(self._name, 0, position, snapshots_there(self._iceberg, table))
         if base == NONE:
             scan = table.newScan().useSnapshot(snapshot)
         else:
@@ -187,9 +169,38 @@ class IcebergSource:
             raise Unservable(self._name, checkpoint, position, f"there is no table {self._options.table} any more")
         needed = [at.snapshot] if at.done >= at.total else [at.snapshot, at.base]
         if any(each != NONE and table.snapshot(each) is None for each in needed):
-            raise Unservable(self._name, checkpoint, position, self._has(table))
+            raise Unservable(self._name, checkpoint, position, snapshots_there(self._iceberg, table))
         return position
 
-    def _has(self, table: Java) -> str:
-        kept = [str(snapshot.snapshotId()) for snapshot in self._iceberg.ancestors(table)]
-        return f"the table has the snapshots {', '.join(kept[:10])} now" if kept else "the table has no snapshot now"
+
+class StagedScan:
+    """Reads chosen files and no others, with the deletes that belong to them. One slice at a time."""
+
+    def __init__(self, iceberg: Iceberg) -> None:
+        self._iceberg = iceberg
+        self._staged: tuple[Java, str] | None = None
+
+    def frame(self, table: Java, files: list[Java]) -> DataFrame:
+        """Lazy; the one before must have been read."""
+        self.forget()
+        jvm, name = self._iceberg.jvm, uuid.uuid4().hex
+        tasks = jvm.java.util.ArrayList()
+        for task in files:
+            tasks.add(task)
+        jvm.org.apache.iceberg.spark.ScanTaskSetManager.get().stageTasks(table, name, tasks)
+        jvm.org.apache.iceberg.spark.SparkTableCache.get().add(name, table)
+        self._staged = table, name
+        with self._iceberg.telling("reading"):
+            return self._iceberg.session.read.format("iceberg").load(name)
+
+    def forget(self) -> None:
+        if self._staged is not None:
+            (table, name), self._staged = self._staged, None
+            spark = self._iceberg.jvm.org.apache.iceberg.spark
+            spark.ScanTaskSetManager.get().removeTasks(table, name)
+            spark.SparkTableCache.get().remove(name)
+
+
+def snapshots_there(iceberg: Iceberg, table: Java) -> str:
+    kept = [str(snapshot.snapshotId()) for snapshot in iceberg.ancestors(table)]
+    return f"the table has the snapshots {', '.join(kept[:10])} now" if kept else "the table has no snapshot now"

@@ -29,6 +29,7 @@ SOURCES: Mapping[str, Kind] = {
     "kafka": Kind(p.KafkaSourceOptions, "workers.spark.kafka_source:KafkaSource"),
     "jdbc": Kind(p.JdbcSourceOptions, "workers.spark.jdbc_source:JdbcSource"),
     "iceberg": Kind(p.IcebergSourceOptions, "workers.spark.iceberg_source:IcebergSource"),
+    "iceberg_compaction": Kind(p.CompactionSourceOptions, "workers.spark.iceberg_compaction:CompactionSource"),
     "format": Kind(p.FormatSourceOptions, "workers.spark.format_source:FormatSource"),
 }
 
@@ -40,6 +41,7 @@ TRANSFORMS: Mapping[str, Kind] = {
 SINKS: Mapping[str, Kind] = {
     "files": Kind(o.FilesSinkOptions, "workers.spark.files_sink:FilesSink"),
     "iceberg": Kind(p.IcebergSinkOptions, "workers.spark.iceberg_sink:IcebergSink"),
+    "iceberg_compaction": Kind(p.CompactionSinkOptions, "workers.spark.iceberg_compaction:CompactionSink"),
     "jdbc": Kind(p.JdbcSinkOptions, "workers.spark.jdbc_sink:JdbcSink"),
     "kafka": Kind(p.KafkaSinkOptions, "workers.spark.kafka_sink:KafkaSink"),
     "console": Kind(o.ConsoleOptions, "workers.spark.console:Console"),

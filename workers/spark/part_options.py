@@ -174,6 +174,24 @@ class IcebergSinkOptions(IcebergOptions, frozen=True, kw_only=True):
     ] = {}
 
 
+class CompactionSourceOptions(IcebergOptions, frozen=True, kw_only=True):
+    """Small files of an Iceberg table, and those with deletes, to be written anew by the sink iceberg_compaction."""
+
+    target_file_size_bytes: Annotated[
+        int, Meta(ge=1, description="How large files should be. Those below three quarters of it are small.")
+    ] = 512 * 1024 * 1024
+    min_input_files: Annotated[int, Meta(ge=1, description="How many small files of a partition are worth it.")] = 2
+    snapshot: Annotated[int, Meta(ge=0, description="Which snapshot. 0: the table's current one at start.")] = 0
+
+
+class CompactionSinkOptions(IcebergOptions, frozen=True, kw_only=True):
+    """Replaces the files that the source iceberg_compaction has read, in one snapshot for each checkpoint."""
+
+    writer: Annotated[
+        dict[str, str], Meta(description="Options of Iceberg's writer, such as target-file-size-bytes.")
+    ] = {}
+
+
 class FormatSourceOptions(Options, frozen=True, kw_only=True):
     """Any batch format of Spark, read in ranges of a key column: a number, a date or a timestamp, without nulls. What
     has been read must not change. Tasks share rows by the key's hash."""
