@@ -90,6 +90,7 @@ class FormatSource:
 
     def _loaded(self, *, anew: bool = False) -> DataFrame:
         if self._frame is None or anew:
+            from py4j.protocol import Py4JJavaError
             from pyspark.errors import PySparkException
 
             options = self._options
@@ -98,8 +99,9 @@ class FormatSource:
                 reader = reader.schema(options.schema)
             try:
                 self._frame = reader.load(options.path) if options.path else reader.load()
-            except PySparkException as error:
-                words = str(error).partition("\n")[0]
+            except (PySparkException, Py4JJavaError) as error:
+                told = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
+                words = told.partition("\n")[0]
                 raise Refused(f"{self._name!r} can't be read as {options.format}: {words}") from error
         return self._frame
 

@@ -141,10 +141,11 @@ class IcebergSink:
         known = self._known_below(prefix) if undecided else set()
         removed = 0
         for name, paths in pieces.items():
-            for path in paths:
-                if path.endswith((LIST, DONE, BASE)) or (name in undecided and plain(path) not in known):
-                    table.io().deleteFile(path)
-            removed += name in undecided and name != BASE
+            gone = [path for path in paths if name in undecided and plain(path) not in known]
+            marks = [path for path in paths if path.endswith((DONE, BASE)) and path not in gone]
+            for path in (*gone, *marks):
+                table.io().deleteFile(path)
+            removed += bool(gone) and name != BASE
         if removed and not known and len(undecided) == len(pieces):
             self._iceberg.delete_below(table, self._folder(table))  # folders that are empty now
         return removed
