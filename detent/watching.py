@@ -171,9 +171,9 @@ def drawn(detail: JobDetail) -> Group:
 def _bar(task: TaskView, total: int) -> ProgressBar | Text:
     """How far it is, where that can be known."""
     if task.is_ready or task.state == "FINISHED":
-        return ProgressBar(total=1, completed=1, width=20)
+        return ProgressBar(total=1, completed=1, width=20, finished_style="green")
     if total:
-        return ProgressBar(total=total, completed=min(task.rows, total), width=20)
+        return ProgressBar(total=total, completed=min(task.rows, total), width=20, complete_style="cyan")
     if task.state == "RUNNING":
         return ProgressBar(total=None, pulse=True, width=20)
     return Text("")
