@@ -123,7 +123,7 @@ def compare(
     repetitions: int,
 ) -> None:  # fmt: skip
     """Measure them in turns. All must write the same number of rows."""
-    seconds = harness.alternate(contenders, warmups=1, repetitions=repetitions)
+    seconds = harness.alternate(contenders, warmups=2, repetitions=repetitions)
     if len(written) != 1:
         raise RuntimeError(f"{name}: the contenders wrote different numbers of rows: {sorted(written)}")
     result.figures |= {f"{name}: rows read": rows, f"{name}: rows written": next(iter(written))}

@@ -105,7 +105,7 @@ def measure(options: argparse.Namespace) -> harness.Result:
 def main() -> int:
     options = harness.parser("What a small slice costs, exactly once.")
     options.add_argument("--rows", type=int, default=100, help="rows of a slice")
-    options.add_argument("--slices", type=int, default=40, help="slices of a run")
+    options.add_argument("--slices", type=int, default=30, help="slices of a run")
     kafka.add_options(options)
     options.set_defaults(repetitions=3)
     chosen = options.parse_args()

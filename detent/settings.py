@@ -199,7 +199,7 @@ class Spark(Section, frozen=True):
     slice_ms: Annotated[
         int,
         number(10, 10 * 60_000, "How long a slice of a task's work should take; a checkpoint waits for one at most."),
-    ] = 2500
+    ] = 3000
 
 
 class Worker(Section, frozen=True):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOG = logging.getLogger(__name__)
-SLICE_MS = 2500
+SLICE_MS = 3000
 WATCH_S = 1.0
 PUBLISH_PATIENCE_S = 60.0
 

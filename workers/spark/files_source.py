@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from workers.spark.row_groups import Part
 
-FIRST_BYTES = 32 * 1024 * 1024
+FIRST_BYTES = 48 * 1024 * 1024
 OPENING = 64 * 1024  # what a file weighs besides its bytes
 MOST_FILES = 10_000  # of a slice
 FEW_FILES, FEW_BYTES = 8, 1024 * 1024  # so few are worth a look at how many rows they have

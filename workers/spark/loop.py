@@ -36,6 +36,7 @@ LOG = logging.getLogger(__name__)
 IDLE_S = 0.05  # between looks at a source that has nothing now
 PROGRESS_S = 0.25
 SPARK_PATIENCE_S = 120.0
+LOSS_S = 2.0
 PARTITIONS = "spark.sql.files.minPartitionNum"
 
 
@@ -91,8 +92,9 @@ class Loop(threading.Thread):
     def lose(self, reason: str) -> None:
         """Spark is gone: whatever the loop is at ends, and begins anew elsewhere."""
         with self._told:
-            self._lost = reason
-            self._told.notify()
+            if self.session is not None:  # else it still waits for one
+                self._lost = reason
+                self._told.notify()
 
     def progressed(self) -> None:
         """Said also by who watches Spark while a slice runs."""
@@ -118,10 +120,18 @@ class Loop(threading.Thread):
         except Refused as error:
             return h.Crashed(self.who, str(error), lasting=error.lasting)
         except Exception as error:  # noqa: BLE001  whatever it is, the attempt is over, and that must be known
+            reason = self._why(error)
             if self._stopping is None:
                 self._log.warning("a task has crashed", exc_info=error)
-                return h.Crashed(self.who, self._lost or brief(error))
+                return h.Crashed(self.who, reason)
         return h.Stopped(self.who, self._stopping or "")
+
+    def _why(self, error: Exception) -> str:
+        """A call that fails because Spark is gone is known before it is known why."""
+        if isinstance(error, OSError) or type(error).__module__.startswith("py4j."):
+            with self._told:
+                self._told.wait_for(lambda: self._lost is not None or self._stopping is not None, LOSS_S)
+        return self._lost or brief(error)
 
     def _begin(self) -> None:
         who, deploy = self.who, self._deploy
@@ -216,7 +226,7 @@ class Loop(threading.Thread):
     def _fill_the_cores(self) -> None:
         """More partitions than cores make more files, each with its price; fewer leave cores idle."""
         room = self._room()
-        if room != self._partitions and self.session is not None:
+        if room not in (0, self._partitions) and self.session is not None:
             self._partitions = room
             self.session.conf.set(PARTITIONS, room)
 

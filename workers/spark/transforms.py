@@ -66,14 +66,21 @@ def sql(step: Step, session: SparkSession, allowed_modules: Sequence[str]) -> Tr
     if not queries:
         raise OptionsRefused(f"transform {step.name!r} has no query")
 
+    def named(name: str) -> bool:
+        """Views cost something with each slice: only those are made that a query may mean."""
+        return any(name.casefold() in query.casefold() for query in queries)
+
     def transform(frames: dict[str, DataFrame]) -> DataFrame:
         for name, frame in frames.items():
-            frame.createOrReplaceTempView(f"`{name.replace('`', '``')}`")
+            if named(name):
+                frame.createOrReplaceTempView(f"`{name.replace('`', '``')}`")
         result = together(step, frames)
-        result.createOrReplaceTempView(INPUT)
+        if named(INPUT):
+            result.createOrReplaceTempView(INPUT)
         for query in queries:
             result = _query(step, session, query, frames)
-            result.createOrReplaceTempView(PREVIOUS)
+            if named(PREVIOUS):
+                result.createOrReplaceTempView(PREVIOUS)
         return result
 
     return transform
