@@ -6,6 +6,7 @@ import { clock, count, lasted, moment } from "./words.js";
 
 const PARTS = [["detectMs", "detect", "noticed"], ["fenceMs", "fence", "fenced"], ["replayMs", "replay", "replayed"], ["firstCommitMs", "commit", "first commit"]];
 const MOST_TAKEOVERS = 30;
+const SILENT_MS = 2000; // a coordinator beats ten times a second
 
 export class ClusterPage {
   constructor(main, app) {
@@ -30,14 +31,15 @@ export class ClusterPage {
 
   _draw() {
     const { shards, coordinators, workers, at } = this.known;
+    const now = this.app.at === null;
     const led = shards.filter((shard) => shard.state === "LEADING").length;
     const takeovers = shards.flatMap((shard) => shard.takeovers).sort((a, b) => b.at - a.at);
     replace(this.body,
       h("div", { class: "page-head" }, h("h1", {}, "Cluster"),
         h("dl", { class: "figures right" },
           figure("Shards led", [count(led), h("small", {}, `/${count(shards.length)}`)]),
-          figure("Coordinators", count(coordinators.length)),
-          figure("Workers", count(workers.filter((one) => one.state === "HEARD").length)),
+          now && figure("Coordinators", count(coordinators.filter((one) => at - one.heardAt <= SILENT_MS).length)),
+          now && figure("Workers", count(workers.filter((one) => one.state === "HEARD").length)),
           figure("Jobs", count(shards.reduce((sum, shard) => sum + shard.jobs, 0))))),
       h("div", { class: "grid" },
         card("Who leads", "wide", h("div", { class: "shards" }, shards.map((shard) => this._shard(shard)))),
@@ -52,7 +54,7 @@ export class ClusterPage {
       h("div", { class: "soft" }, `Shard ${shard.shard}`),
       vacant ? state("VACANT", { label: "Nobody leads" }) : h("b", {}, shard.leader),
       h("div", { class: "soft" }, `Epoch ${count(shard.epoch)} · since ${moment(shard.since)}`),
-      h("div", { class: "soft" }, `${count(shard.jobs)} jobs · offset ${count(shard.nextOffset)}`),
+      h("div", { class: "soft" }, `${count(shard.jobs)} ${shard.jobs === 1 ? "job" : "jobs"} · offset ${count(shard.nextOffset)}`),
       h("div", { class: "soft" }, shard.standingBy.length ? `${shard.standingBy.join(", ")} stand${shard.standingBy.length > 1 ? "" : "s"} by` : "Nobody stands by"));
   }
 
@@ -92,9 +94,13 @@ export class ClusterPage {
     if (!coordinators.length) return h("p", { class: "note" }, this.app.at === null ? "Nobody was heard so far. Start one: detent coordinator" : "What coordinators said then is not on the log; who led is.");
     const line = (one) => {
       const leads = Object.keys(one.leads);
+      const age = Math.max(0, at - one.heardAt);
+      if (age > SILENT_MS) {
+        return h("tr", {}, h("td", {}, h("b", {}, one.id), h("div", {}, state("SILENT"))), h("td", { class: "n nowrap" }, `${lasted(age)} ago`));
+      }
       return h("tr", {},
         h("td", {}, h("b", {}, one.id), h("div", { class: "quiet" }, leads.length ? `leads ${leads.join(", ")}` : "leads none", one.standingBy.length ? `, stands by for ${one.standingBy.join(", ")}` : "")),
-        h("td", { class: "n nowrap" }, `${lasted(Math.max(0, at - one.heardAt))} ago`, h("div", { class: "quiet" }, `up since ${clock(one.startedAt)}`)));
+        h("td", { class: "n nowrap" }, `${lasted(age)} ago`, h("div", { class: "quiet" }, `up since ${clock(one.startedAt)}`)));
     };
     return h("div", { class: "scroll" }, h("table", {}, h("tbody", {}, coordinators.map(line))));
   }

@@ -133,13 +133,13 @@ export class JobsPage {
   _draw() {
     this._drawHeading();
     this._drawChips();
+    this.spacer.style.height = `${this.total * this.rowHeight}px`;
+    this.viewport.hidden = this.total === 0;
     const [first, last] = this._inSight();
     const rows = [];
     for (let index = first; index < Math.min(last, this.total); index += 1) rows.push(this._drawRow(index, this._row(index)));
-    this.spacer.style.height = `${this.total * this.rowHeight}px`;
     replace(this.spacer, rows);
     this.empty.hidden = this.total > 0;
-    this.viewport.hidden = this.total === 0;
     this.empty.textContent = this.error ? `${this.error.message}.`
       : this.search || this.filter ? "No job fits." : "No job so far. Submit one: detent submit examples/hello.yaml";
   }
@@ -147,11 +147,12 @@ export class JobsPage {
   _drawHeading() {
     const known = this.cluster;
     if (!known) return replace(this.heading, h("h1", {}, "Jobs"));
+    const now = this.app.at === null; // what workers say is not on the log: of the past nobody knows it
     replace(this.heading, h("h1", {}, "Jobs"),
       h("dl", { class: "figures right" },
-        figure("Rows per second", short(known.rowsPerSecond)),
-        figure("Unhealthy", h("span", { class: known.unhealthy ? "late" : "" }, count(known.unhealthy))),
-        figure("Workers", [count(known.workers), h("small", {}, ` ${count(known.slotsUsed)}/${count(known.slots)} slots`)]),
+        now && figure("Rows per second", short(known.rowsPerSecond)),
+        now && figure("Unhealthy", h("span", { class: known.unhealthy ? "late" : "" }, count(known.unhealthy))),
+        now && figure("Workers", [count(known.workers), h("small", {}, ` ${count(known.slotsUsed)}/${count(known.slots)} slots`)]),
         figure("Shards led", [count(known.shardsLed), h("small", {}, `/${count(known.shards)}`)])));
   }
 
@@ -177,8 +178,8 @@ export class JobsPage {
     return h("div", place, h("a", link,
       unwell ? state("UNHEALTHY", { label: words(job.state) }) : state(job.state),
       h("span", { class: "name" }, h("b", {}, job.id), h("small", { class: unwell || job.state === "FAILED" ? "bad" : "" }, said || (job.mode === "STREAMING" ? "Streaming" : "Batch"))),
-      h("span", { class: "tasks hide-2" }, tasksMeter(job.tasks)),
-      h("span", { class: "n hide-2" }, job.isEnded ? "" : short(job.rowsPerSecond)),
+      h("span", { class: "tasks hide-2" }, Object.keys(job.tasks).length > 0 && tasksMeter(job.tasks)),
+      h("span", { class: "n hide-2" }, job.isEnded || this.app.at !== null ? "" : short(job.rowsPerSecond)),
       h("span", { class: "n hide-1 hide-2" }, short(Math.max(job.rows, job.rowsPublished))),
       h("span", { class: `n age${unwell ? " late" : ""}` }, age === null ? "" : lasted(age)),
       h("span", { class: "n hide-1 hide-2 soft" }, since === null ? "" : lasted(since))));
