@@ -13,11 +13,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import select
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +31,7 @@ from events.codec import Codec
 from events.reader import PartitionReader
 
 TASKS = 2
+BATCH = 200
 
 
 def specification() -> str:
@@ -63,45 +65,46 @@ class Trial:
 
     load: Load
     web: Child
-    commands: int
     window: int
     rate: float
+    seconds: float
     seed: int = 0
-    times: dict[str, list[float]] = field(default_factory=lambda: {"list": [], "job": []})
+    answers_s: dict[str, list[float]] = field(default_factory=lambda: {"list": [], "job": []})
 
     def alone(self) -> float:
-        """Transitions a second."""
-        seconds, events, _ = self.load.run(self.load.commands(self.commands), self.window)
-        return events / seconds
+        """Transitions a second, with nobody asking."""
+        end = time.monotonic() + self.seconds
+        return self._work(lambda: time.monotonic() > end)
 
     def asked(self) -> float:
-        """The same, with requests from before its beginning until after its end."""
+        """The same, for as long as requests come."""
         self.seed += 1
-        lasts = self.commands / 100
-        asker = subprocess.Popen(
-            [sys.executable, "-m", "bench.asking", "--address", self.web.address, "--rate", str(self.rate), "--seconds",
-             f"{lasts:.1f}", "--seed", str(self.seed)],
-            stdout=subprocess.PIPE,
-        )  # fmt: skip
-        began = time.monotonic()
-        until(lambda: self._requests() > self.rate, "requests to come")
-        measured = self.alone()
-        took = time.monotonic() - began
-        said, _ = asker.communicate(timeout=120)
+        options = {"address": self.web.address, "rate": self.rate, "seconds": self.seconds, "seed": self.seed}
+        command = [sys.executable, "-m", "bench.asking"]
+        command += [part for name, value in options.items() for part in (f"--{name}", str(value))]
+        asker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert asker.stdout is not None
+        asker.stdout.readline()  # it begins
+        measured = self._work(lambda: asker.poll() is not None or _has_more(asker))
+        said, _ = asker.communicate(timeout=60)
         if asker.returncode:
             raise SystemExit(f"asking failed with {asker.returncode}")
-        if took > lasts:
-            raise SystemExit(f"the asking ended before the work: {took:.1f} s of work, {lasts:.1f} s of asking")
         for kind, times in json.loads(said).items():
-            self.times[kind] += times
+            self.answers_s[kind] += times
         return measured
 
-    def _requests(self) -> float:
-        """How many were answered since the measurement before."""
-        text = self.web.page("/metrics")[1]
-        lines = [line for line in text.splitlines() if line.startswith("detent_web_requests_total{")]
-        total = sum(float(line.rpartition(" ")[2]) for line in lines if "/jobs" in line)
-        return total - sum(map(len, self.times.values()))
+    def _work(self, is_over: Callable[[], bool]) -> float:
+        seconds, events = 0.0, 0
+        while not is_over():
+            took, seen, _ = self.load.run(self.load.commands(BATCH), self.window)
+            seconds, events = seconds + took, events + seen
+        return events / seconds
+
+
+def _has_more(process: subprocess.Popen[str]) -> bool:
+    """Whether it has said something that is not read yet."""
+    assert process.stdout is not None
+    return bool(select.select([process.stdout.fileno()], [], [], 0)[0])
 
 
 def run(arguments: argparse.Namespace) -> harness.Result:
@@ -117,17 +120,17 @@ def run(arguments: argparse.Namespace) -> harness.Result:
         harness.progress(f"making {arguments.jobs:,} jobs")
         load.run(load.commands(arguments.jobs, submit_only=True), arguments.window)
         with web(cluster, Path(directory)) as served:
-            trial = Trial(load, served, arguments.commands, arguments.window, arguments.rate)
+            trial = Trial(load, served, arguments.window, arguments.rate, arguments.seconds)
             contenders = {"alone": trial.alone, "asked": trial.asked}
             measured = harness.alternate(contenders, warmups=1, repetitions=arguments.repetitions)
             figures["web_memory_mb"] = memory_mb(served.process.pid)
     for name, rate in harness.medians(measured).items():
         figures[f"transitions_per_s, {name}"] = rate
-    for kind, times in trial.times.items():
+    for kind, times in trial.answers_s.items():
         figures |= {f"{kind}_requests": len(times), f"{kind}_p50_ms": percentile(times, 0.5)}
     bars = [
-        harness.Bar("list p99 ms", percentile(trial.times["list"], 0.99), "<=", 50),
-        harness.Bar("job p99 ms", percentile(trial.times["job"], 0.99), "<=", 20),
+        harness.Bar("list p99 ms", percentile(trial.answers_s["list"], 0.99), "<=", 50),
+        harness.Bar("job p99 ms", percentile(trial.answers_s["job"], 0.99), "<=", 20),
         harness.Bar("transitions, asked/alone", harness.ratio(measured, "asked", "alone"), ">=", 0.9),
     ]
     return harness.Result("api", figures, bars)
@@ -143,7 +146,7 @@ def main() -> int:
     kafka.add_options(options)
     options.add_argument("--jobs", type=int, default=10_000, help="jobs there are")
     options.add_argument("--rate", type=float, default=200.0, help="requests a second")
-    options.add_argument("--commands", type=int, default=1500, help="commands per measurement")
+    options.add_argument("--seconds", type=float, default=8.0, help="how long each measurement lasts")
     options.add_argument("--window", type=int, default=60, help="commands under way at a time")
     arguments = options.parse_args()
     return harness.report(run(arguments), as_json=arguments.json)

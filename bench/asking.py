@@ -65,6 +65,7 @@ async def ask(host: str, port: int, rate: float, seconds: float, seed: int) -> d
         if status != 200:
             raise SystemExit(f"{path}: {status} {body[:200]!r}")
 
+    print("begins", flush=True)
     began, asked, tasks = time.perf_counter(), addresses(names, seed), []
     for number in range(int(rate * seconds)):
         due = began + number / rate
