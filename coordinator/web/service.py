@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from events.errors import DetentError
 
 LOG = logging.getLogger(__name__)
 GRACE_S = 3
+SWITCH_S = 0.0005  # a request does not wait long for the thread that follows the log
 
 
 class AddressTaken(DetentError):
@@ -65,6 +67,7 @@ class WebService:
         """Until a signal. Returns the exit code."""
         signal.signal(signal.SIGTERM, self._server.handle_exit)
         signal.signal(signal.SIGINT, self._server.handle_exit)
+        sys.setswitchinterval(SWITCH_S)
         listener = self._listen()
         host, port = listener.getsockname()[:2]
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
