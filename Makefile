@@ -42,8 +42,9 @@ lock:            ## resolve the requirements anew (needs uv)
 	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 \
 	  --generate-hashes --no-annotate --no-header --quiet --upgrade -o requirements.txt
 
-records: setup   ## write events/records.py anew from schemas/*.avsc
+records: setup   ## write events/records.py and docs/asyncapi.yaml anew from schemas/*.avsc
 	@$(BIN)/python -m schemas.generate
+	@$(BIN)/python -m detent.contract > docs/asyncapi.yaml
 
 docs: setup      ## write the generated pages anew: life cycles, configuration, jobs and their schema
 	@$(BIN)/python -c 'from coordinator import lifecycle; print(lifecycle.page(), end="")' > docs/lifecycles.md
