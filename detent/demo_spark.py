@@ -1,5 +1,5 @@
-"""The demo on Spark: orders from Parquet files and from a Kafka topic, through SQL, into one table. The check reads the
-source and the table with pyarrow and a plain Kafka consumer, neither of which Detent had a hand in."""
+"""The demo on Spark: orders from Parquet files and from a Kafka topic, through SQL, into one Iceberg table. The check
+reads the source and the table's files with pyarrow and a plain Kafka consumer: neither Spark nor Detent is asked."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+import fastavro
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -20,8 +22,10 @@ from events.cluster import Cluster
 from events.errors import DetentError
 
 TOPIC = "demo-orders"
+NAMESPACE, TABLE = "sales", "orders"
 PARTITIONS = 2
 FILES = 24
+DELETED = 2  # of an entry in a manifest
 COUNTRIES = ("no", "de", "br", "jp", "us")
 SPREAD, DEAREST = 7919, 10_007  # what an order costs: scattered, the same every time
 COLUMNS = "id bigint, cents bigint, country string"
@@ -40,12 +44,14 @@ class SparkPlay:
     """`rows` orders, a quarter of them from Kafka."""
 
     def __init__(self, directory: Path, rows: int) -> None:
-        self.rows, self._in, self._out = rows, directory / "orders", directory / "table"
+        self.rows, self._in, self._warehouse = rows, directory / "orders", directory / "warehouse"
         self._of_kafka = rows // 4
         self.settings: Mapping[str, str] = SETTINGS
         self._cluster: Cluster | None = None
         of_files = rows - self._of_kafka
-        self.says = f"{of_files:,} orders from Parquet and {self._of_kafka:,} from Kafka, through SQL, into one table"
+        self.says = (
+            f"{of_files:,} orders from Parquet and {self._of_kafka:,} from Kafka, through SQL, into one Iceberg table"
+        )
 
     def prepare(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -89,11 +95,13 @@ class SparkPlay:
         for source in ("files", "topic"):
             query = QUERY.format(origin=source, source=source)
             job = job.transform(f"{source}_orders", "sql", from_=source, query=query)
-        return job.sink("table", "files", path=str(self._out))
+        catalog = {"type": "hadoop", "warehouse": str(self._warehouse)}
+        return job.sink("table", "iceberg", table=f"lake.{NAMESPACE}.{TABLE}", catalog=catalog)
 
     def check(self) -> str:
         """As multisets, by id, and by the sum of what they are worth."""
-        table = pq.read_table(self._out, columns=["id", "cents"])
+        files = iceberg_files(self._warehouse / NAMESPACE / TABLE)
+        table = pa.concat_tables([pq.read_table(file, columns=["id", "cents"]) for file in files])
         source = pa.concat_tables([pq.read_table(self._in, columns=["id", "cents"]), self._topic_table()])
         found, wanted = table["id"].sort(), source["id"].sort()
         worth, was_worth = pc.sum(table["cents"]).as_py(), pc.sum(source["cents"]).as_py()
@@ -103,7 +111,8 @@ class SparkPlay:
                 f"the table does not match the source: {len(found):,} rows, {distinct:,} different, worth {worth:,}; "
                 f"the source has {len(wanted):,}, worth {was_worth:,}"
             )
-        return f"{len(found):,} rows, worth {worth:,} cents: each of the source's is there, exactly once"
+        told = f"{len(found):,} rows in {len(files)} files, worth {worth:,} cents"
+        return f"{told}: each of the source's is there, exactly once"
 
     def _topic_table(self) -> pa.Table:
         orders = list(self._topic_orders())
@@ -126,6 +135,25 @@ class SparkPlay:
                     raise DetentError(f"{left:,} orders of the topic {TOPIC} can't be read any more")
         finally:
             consumer.close()
+
+
+def iceberg_files(table: Path) -> list[str]:
+    """The data files of the newest snapshot, as Iceberg's own metadata names them."""
+    version = (table / "metadata/version-hint.text").read_text().strip()
+    metadata = json.loads((table / f"metadata/v{version}.metadata.json").read_text())
+    (current,) = [s for s in metadata["snapshots"] if s["snapshot-id"] == metadata["current-snapshot-id"]]
+    manifests = [entry["manifest_path"] for entry in _avro(current["manifest-list"])]
+    entries = [entry for manifest in manifests for entry in _avro(manifest)]
+    return [_local(entry["data_file"]["file_path"]) for entry in entries if entry["status"] != DELETED]
+
+
+def _avro(path: str) -> list[Any]:
+    with Path(_local(path)).open("rb") as file:
+        return list(fastavro.reader(file))
+
+
+def _local(path: str) -> str:
+    return path.removeprefix("file://").removeprefix("file:")
 
 
 def remainder(numbers: pa.Array, by: int) -> pa.Array:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from detent import demo_spark
 from detent.demo_play import RowsDiffer, TrialPlay, compare
 from detent.demo_spark import SparkPlay
 
@@ -60,16 +61,18 @@ class WithoutKafka(SparkPlay):
     ],
     ids=["all", "missing", "twice", "worth"],
 )
-def test_the_table_is_compared_with_the_source(ids: range | list[int], cents: int, says: str, tmp_path: Path) -> None:
+def test_the_table_is_compared_with_the_source(
+    ids: range | list[int], cents: int, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     play = WithoutKafka(tmp_path, 100)
     play._write_files(75)
     worth = {i: i * 7919 % 10_007 for i in range(75)} | dict.fromkeys(range(75, 100), 1)
     rows = {"id": list(ids), "cents": [worth[i] for i in ids]}
     rows["cents"][0] += cents
-    (tmp_path / "table").mkdir()
-    pq.write_table(pa.table(rows), tmp_path / "table" / "part-0.parquet")
+    pq.write_table(pa.table(rows), tmp_path / "part-0.parquet")
+    monkeypatch.setattr(demo_spark, "iceberg_files", lambda _table: [str(tmp_path / "part-0.parquet")])
     if says:
         with pytest.raises(RowsDiffer, match=says):
             play.check()
     else:
-        assert play.check().startswith("100 rows, worth ")
+        assert play.check().startswith("100 rows in 1 files, worth ")
