@@ -35,7 +35,7 @@ from events.codec import Codec
 from events.errors import DetentError
 
 COORDINATORS = WORKERS = 2
-ROWS = 3_000_000
+ROWS = 2_000_000
 # For a machine that runs all of it at once: a busy one must not lose a worker that is only slow.
 SETTINGS = {
     "kafka.shards": "2",
