@@ -18,7 +18,6 @@ from coordinator.read_model import ReadModel
 from coordinator.views import JobDetail, JobView, TakeoverView
 from detent.client import Client
 from detent.demo_play import JOB, Play, RowsDiffer, TrialPlay
-from detent.demo_spark import SparkPlay
 from detent.exits import Exit
 from detent.explain_text import explanation_lines
 from detent.options import Changes, ConfigFile, StateDir, settings_for
@@ -36,6 +35,7 @@ from events.errors import DetentError
 
 COORDINATORS = WORKERS = 2
 ROWS = 2_000_000
+LIMIT_S = 900.0  # for a machine that is much too busy; it is not how long it should take
 # For a machine that runs all of it at once: a busy one must not lose a worker that is only slow.
 SETTINGS = {
     "kafka.shards": "2",
@@ -52,6 +52,7 @@ class Demo:
 
     def __init__(self, screen: Console, play: Play) -> None:
         self.screen, self._play = screen, play
+        self._began = time.monotonic()
         self._killed_leader = self._killed_worker = ""
         self._killed_at = 0.0
         self._epoch = 0
@@ -71,6 +72,8 @@ class Demo:
         """Kill somebody when it is time, and tell what comes of it."""
         assert self.supervisor is not None
         self.supervisor.tend()
+        if time.monotonic() - self._began > LIMIT_S:
+            raise DetentError(f"the job is still {detail.job.state} after {LIMIT_S:g} s; see `detent explain {JOB}`")
         shard = model.shards()[detail.job.shard]
         read = detail.job.rows / self._play.rows
         if not self._killed_leader:
@@ -137,7 +140,7 @@ def run_demo(
     if embedded.status(directory) is not None:
         raise DetentError(f"a demo runs already in {directory}: stop it with Ctrl-C where it was started")
     shutil.rmtree(directory, ignore_errors=True)
-    play: Play = SparkPlay(directory, rows) if engine == "spark" else TrialPlay(directory)
+    play = _play(engine, directory, rows)
     ours = [*(changes or ()), *(f"{name}={value}" for name, value in {**SETTINGS, **play.settings}.items())]
     ours += ["kafka.bootstrap_servers=", f"state_dir={directory}"]
     loaded = settings_for(config, ours)
@@ -165,6 +168,14 @@ def run_demo(
     except RowsDiffer as error:
         screen.print(str(error), style="bold red", markup=False)
         raise typer.Exit(Exit.UNSOUND) from error
+
+
+def _play(engine: str, directory: Path, rows: int) -> Play:
+    if engine == "trial":
+        return TrialPlay(directory)
+    from detent.demo_spark import SparkPlay  # pyarrow takes a while to import: no other command should wait for it
+
+    return SparkPlay(directory, rows)
 
 
 def _explain(demo: Demo, cluster: Cluster, codec: Codec) -> None:
