@@ -73,6 +73,7 @@ export class JobPage {
   }
 
   failed(error) {
+    this.fresh = false;
     if (error.status === 404) {
       replace(this.body, this._crumb(), h("h1", {}, this.id),
         h("p", { class: "quiet centre" }, this.app.at === null ? "There is no such job. It may have been cleaned up." : "It was not there at that moment."));
