@@ -1,7 +1,7 @@
 # Every target sets up what it needs, quietly and only when needed.
 PYTHON ?= python3
 BIN := .venv/bin
-BENCHES := replay restart write decide fence transitions failover api
+BENCHES := replay restart write decide fence transitions failover api dataplane microbatch
 SOAK_SEEDS ?= 100000
 
 .PHONY: setup demo test check bench soak lock records docs clean help

@@ -109,6 +109,22 @@ def test_counters_go_on_after_a_restart(engine: SparkEngine, tmp_path: Path) -> 
     assert (again.rows, again.pieces) == (1000, ())
 
 
+def test_any_format_of_spark_by_ranges_of_a_column(engine: SparkEngine, tmp_path: Path) -> None:
+    data, out = tmp_path / "data", tmp_path / "out"
+    engine._spark.session(60).range(0, 1000).selectExpr("id", "id % 7 AS seven").write.orc(str(data))
+    ranged = source(kind="spark", parallelism=2, format="orc", path=str(data), column="id", lower=100, upper=901)
+    read = hand(engine, job([ranged], [sink(out)]))
+    first, staged = read.who(1), []
+    read.start(first)
+    until(lambda: any(it.rows > 100 for it in read.heard.of(first, h.Progressed)), "some rows")
+    staged.append(read.stage(first, 1))
+    read.stop(first)
+    staged.append(read.run(read.who(1, attempt=2), staged[0].position, 2))
+    staged.append(read.run(read.who(0)))
+    read.publish(*(piece for each in staged for piece in each.pieces))
+    assert ids(out) == Counter(range(100, 901))
+
+
 # Transforms ----------------------------------------------------------------------------------------------------------
 
 

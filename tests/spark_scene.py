@@ -1,0 +1,124 @@
+"""A fleet on Spark that is struck: workers with real Spark, and jobs whose rows are read back by pyarrow."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.fleet import Child
+from events.records import CheckpointAcked, Submit
+from tests.scenes import ENV, Scene
+from tests.spark_parts import ids, sink, source
+
+LIMIT_S = 120.0
+SLOW = "java_method('java.lang.Thread', 'sleep', 2L)"  # for each row
+
+
+@dataclass
+class SparkJob:
+    """A job from numbered rows to files."""
+
+    scene: Scene
+    name: str
+    out: Path
+    rows: int
+    env: dict[str, Any] = field(default_factory=dict)
+
+    def submit(self, of: dict[str, Any] | None = None, parallelism: int = 1, **options: Any) -> None:
+        given = of or source(rows=self.rows, parallelism=parallelism, **options.pop("source", {}))
+        env = ENV | {"cleanup_delay_ms": 500} | self.env
+        body = {"env": env, "source": [given], "sink": [sink(self.out, **options)]}
+        self.scene._send(self.name, Submit(specification=json.dumps(body)))
+
+    # What is there ---------------------------------------------------------------------------------------------------
+
+    @property
+    def staging(self) -> list[Path]:
+        """Pieces."""
+        return [path for path in self.out.glob(".staging/*/*") if path.is_dir()]
+
+    def being_written(self) -> bool:
+        return any("_temporary" in folders for _, folders, _ in os.walk(self.out / ".staging"))
+
+    def half_published(self) -> bool:
+        """A piece of which some files are out and some are not."""
+        staged, out = set(), []
+        for parent, _, names in os.walk(self.out):  # tolerates what goes meanwhile
+            inside = Path(parent).relative_to(self.out).parts
+            data = [name for name in names if name.endswith(".parquet")]
+            if inside[:1] != (".staging",):
+                out += data
+            elif data and len(inside) > 2 and "_temporary" not in inside:
+                staged.add(inside[2])
+        return any(piece in name for name in out for piece in staged)
+
+    def committed(self, at_least: int = 1) -> int:
+        return self.scene.until_committed(self.name, at_least)
+
+    def in_flight(self) -> int:
+        """The checkpoint that is triggered and neither completed nor given up; 0 for none."""
+        self.scene.look.follow()
+        pending = self.scene.checkpoint(self.name, "pending")
+        triggered = self.scene.look.state(f"pending/{self.name}/0") == "TRIGGERED"
+        return pending.id if pending is not None and triggered else 0
+
+    def acked(self) -> int:
+        """The newest checkpoint that the worker has acknowledged."""
+        said = self.scene.said(self.name, CheckpointAcked)
+        return max((report.happening.checkpoint for report in said), default=0)  # type: ignore[union-attr]
+
+    # The verdict -----------------------------------------------------------------------------------------------------
+
+    def finished(self) -> None:
+        """It ends well, with every row once; and nothing is left of it in staging."""
+        self.scene.look.until_job(self.name, "FINISHED", limit_s=LIMIT_S)
+        self.whole()
+        self.tidy()
+
+    def whole(self) -> None:
+        found = ids(self.out)
+        assert sum(found) == self.rows * (self.rows - 1) // 2
+        assert found == Counter(range(self.rows))
+
+    def tidy(self) -> None:
+        self.scene.until_gone(self.name)
+        assert not [path for path in self.out.glob(".staging/*") if path.exists()]
+
+
+def java_of(worker: Child) -> int:
+    """The JVM under a worker; 0 while there is none."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            text = stat.read_text()
+        except OSError:
+            continue
+        if "(java)" in text and int(text.rpartition(")")[2].split()[1]) == worker.process.pid:
+            return int(stat.parent.name)
+    return 0
+
+
+def strike(worker: Child, window: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
+    """Kill -9 while something is so: frozen first, to see that it still is."""
+    deadline = time.monotonic() + limit_s
+    while True:
+        while not window():
+            assert time.monotonic() < deadline, "the window never came"
+        worker.freeze()
+        jvm = java_of(worker)
+        if jvm:
+            os.kill(jvm, signal.SIGSTOP)
+        if window():
+            worker.kill()
+            if jvm:
+                os.kill(jvm, signal.SIGCONT)  # it sees that the worker is gone, and goes
+            return
+        if jvm:
+            os.kill(jvm, signal.SIGCONT)
+        worker.wake()
