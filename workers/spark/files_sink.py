@@ -74,7 +74,9 @@ class FilesSink:
             raise Refused(f"sink {self._name!r} is partitioned by all of its columns: nothing is left to write")
         if options.format == "csv" and not is_flat(schema):
             raise Refused(f"sink {self._name!r} writes csv, which holds no arrays, maps or structs")
-        there = next(self._published(), None) if options.format == "parquet" and options.mode == "append" else None
+        compared = options.format == "parquet" and options.mode == "append"
+        held = (path for path in self._published() if path.suffix == ".parquet") if compared else iter(())
+        there = next(held, None)
         if there is not None and (wrong := differences(schema, schema_of_file(there), options.partition_by)):
             raise Refused(
                 f"sink {self._name!r}: the rows do not fit those in {self._path} (as {there.name} has them): "

@@ -213,9 +213,12 @@ class Loop(threading.Thread):
             self._fill_the_cores()
             # What feeds several sinks is read once, and is the same for all of them.
             frame = taken.frame.persist() if several else taken.frame
-            staged = {name: self._stage(name, each, taken.rows) for name, each in self._graph.frames(frame).items()}
-            if several:
-                frame.unpersist()
+            try:
+                frames = self._graph.frames(frame)
+                staged = {name: self._stage(name, each, taken.rows) for name, each in frames.items()}
+            finally:
+                if several:
+                    self._try(frame.unpersist)
         finally:
             self.in_slice = False
         self._position = taken.after
@@ -258,7 +261,7 @@ class Loop(threading.Thread):
             self._try(self._source.close)
         self._pieces.clear()
 
-    def _try(self, what: Callable[[], None]) -> None:
+    def _try(self, what: Callable[[], object]) -> None:
         try:
             what()
         except Exception as error:  # noqa: BLE001  the attempt is over: nothing hangs on it
