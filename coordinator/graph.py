@@ -37,6 +37,9 @@ class Graph(msgspec.Struct, frozen=True):
     env: Environment = Environment()
 
 
+READER = msgspec.json.Decoder(Graph)
+
+
 @functools.lru_cache(maxsize=4096)
 def mode_of(body: str) -> str:
     """BATCH or STREAMING; empty where the specification is gone or can't be read."""
@@ -92,7 +95,7 @@ def specification_of(body: str) -> dict[str, Any]:
 
 def _read(body: str) -> Graph | None:
     try:
-        return msgspec.json.decode(body, type=Graph) if body else None
+        return READER.decode(body) if body else None
     except msgspec.DecodeError:
         return None
 

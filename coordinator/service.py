@@ -28,6 +28,7 @@ from events.errors import BrokerUnreachable
 from events.front import Front, Page, json_page
 from events.records import Beat, ShardLed
 from events.schema_topic import shared_codec
+from events.structs import make_ready
 from events.topics import TopicFacts, TopicSettings, ensure_topics
 
 LOG = logging.getLogger(__name__)
@@ -70,6 +71,7 @@ class Service:
         signal.signal(signal.SIGTERM, self._signalled)
         signal.signal(signal.SIGINT, self._signalled)
         collect_rarely()
+        make_ready()
         self.front.start()
         LOG.info("starts coordinator=%s instance=%s address=%s", self.name, self.instance, self.front.address)
         facts = self._prepare()

@@ -21,6 +21,7 @@ import schemas
 from events import records
 from events.encoding import Encode, Encoders, long
 from events.errors import DetentError, EncodingError, Place, UnknownSchema, UnreadableRecord
+from events.structs import make_ready
 from schemas import Schema
 
 SINGLE_OBJECT = b"\xc3\x01"
@@ -29,6 +30,7 @@ BODY = len(SINGLE_OBJECT) + 8  # where the record begins in single-object encodi
 TOP_LEVEL = ("Event", "Command", "Order", "Report", "Heartbeat", "Beat", "DeadLetter")
 
 R = TypeVar("R", bound=records.Record)
+make_ready(records.Record)  # threads that read their first records together find all types as they are to be
 
 # Everything fastavro and msgspec raise on bytes that are not what the schema says.
 UNREADABLE = (

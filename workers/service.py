@@ -22,6 +22,7 @@ from events.front import Front, Page, json_page
 from events.keys import shard_of
 from events.reader import PartitionReader
 from events.schema_topic import shared_codec
+from events.structs import make_ready
 from events.topics import TopicSettings, ensure_topics
 from workers import happenings as h
 from workers import store as stores
@@ -98,6 +99,7 @@ class Service:
     def run(self) -> int:
         """Until it is stopped, or a fault that only a person can mend. Returns the exit code. Raises DetentError when
         it can't start."""
+        make_ready()
         try:
             self.front.start()
         except OSError as error:

@@ -110,10 +110,13 @@ class CommandAsked(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
     by: Annotated[str, Meta(max_length=256, description="Who asks, for the audit.")] = ""
 
 
+READER = msgspec.json.Decoder(CommandAsked)
+
+
 def read(body: bytes) -> CommandAsked:
     """Raises ValueError that says what is wrong."""
     try:
-        return msgspec.json.decode(body, type=CommandAsked)
+        return READER.decode(body)
     except (msgspec.ValidationError, msgspec.DecodeError, RecursionError) as error:
         raise ValueError(f"the body is no command: {error}") from error
 

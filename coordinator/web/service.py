@@ -18,6 +18,7 @@ from coordinator.web.settings import WebSettings
 from coordinator.web.window import Window
 from events.cluster import Cluster
 from events.errors import DetentError
+from events.structs import make_ready
 
 LOG = logging.getLogger(__name__)
 GRACE_S = 3
@@ -67,6 +68,7 @@ class WebService:
         """Until a signal. Returns the exit code."""
         signal.signal(signal.SIGTERM, self._server.handle_exit)
         signal.signal(signal.SIGINT, self._server.handle_exit)
+        make_ready()
         sys.setswitchinterval(SWITCH_S)
         listener = self._listen()
         host, port = listener.getsockname()[:2]
