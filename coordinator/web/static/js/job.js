@@ -43,20 +43,23 @@ export class JobPage {
     this.fresh = false;
   }
 
-  /** What is on the log is asked for again only when there is more of it; what workers say, each time. */
+  /** What is on the log is asked for again only when there is more of it; what workers say, each time. The job itself
+   * is shown as soon as it is there. */
   async load() {
     const path = `/jobs/${encodeURIComponent(this.id)}`;
     const again = !this.fresh;
     this.fresh = true;
-    const [detail, history, checkpoints, why, cluster] = await Promise.all([
-      this.app.get(path),
-      again ? this.app.get(`${path}/history`, { limit: HISTORY }) : null,
-      again ? this.app.get(`${path}/checkpoints`) : null,
-      again ? this._explained(path) : null,
-      again ? this.app.get("/cluster") : null,
+    const rest = again && Promise.all([
+      this.app.get(`${path}/history`, { limit: HISTORY }), this.app.get(`${path}/checkpoints`), this._explained(path),
+      this.app.get("/cluster"),
     ]);
-    Object.assign(this, { detail, fetchedAt: this.app.now() });
-    if (again) Object.assign(this, { history: history.items, checkpoints: checkpoints.items, why, cluster });
+    if (rest) rest.catch(() => {}); // it is told below; the job may fail first
+    this.detail = await this.app.get(path);
+    this.fetchedAt = this.app.now();
+    this._draw();
+    if (!rest) return;
+    const [history, checkpoints, why, cluster] = await rest;
+    Object.assign(this, { history: history.items, checkpoints: checkpoints.items, why, cluster });
     this._draw();
   }
 
@@ -222,7 +225,7 @@ export class JobPage {
     const transitions = [...this.history].reverse();
     const first = transitions.find((one) => one.kind === "task")?.time ?? job.submittedAt;
     const to = job.endedAt ?? this.app.now();
-    const shard = this.cluster.shards.find((one) => one.shard === job.shard);
+    const shard = this.cluster?.shards.find((one) => one.shard === job.shard);
     return taskTimeline(transitions, tasks, { from: Math.min(first, to - 1000), to, takeovers: shard?.takeovers ?? [], width });
   }
 
@@ -251,7 +254,7 @@ export class JobPage {
   }
 
   _history() {
-    if (!this.history.length) return h("p", { class: "note" }, "The log no longer has it.");
+    if (!this.history.length) return h("p", { class: "note" }, this.cluster ? "The log no longer has it." : "Reading the log…");
     const line = (one) => h("tr", {},
       h("td", { class: "nowrap" }, clock(one.time, { millis: true })),
       h("td", {}, one.entity),
