@@ -23,7 +23,8 @@ from bench.data_jobs import CORES, Detent
 from bench.harness import progress
 from events.cluster import Cluster
 from events.topics import answered
-from workers.spark.kafka_read import NAME, Columns, KafkaRanges, Range, ddl_of, read_ranges
+from workers.spark.kafka_datasource import NAME, KafkaRanges
+from workers.spark.kafka_read import Columns, Range, ddl_of, read_ranges
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

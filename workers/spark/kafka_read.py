@@ -2,28 +2,21 @@
 
 A range is all committed records of a partition with start <= offset < end: each comes once, or reading fails. It never
 reads from anywhere else, and never ends early. All of this runs where Spark runs its tasks; nothing here needs a
-session, and what is sent there is values only.
-
-`KafkaRanges` makes a Spark data source of it, `detent-kafka`, for whoever reads by hand and for Spark Connect. Planning
-one costs Spark two new Python processes; Detent's own slices go a shorter way (workers/spark/kafka_source.py).
+session, and what is sent there is values only. It imports little: every new Python process of Spark pays for that.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.types import StructType
 
 from events.cluster import Cluster, passes, refuses
 from events.errors import DetentError
 
-NAME = "detent-kafka"
 BATCH = 10_000  # rows of an Arrow batch
 POLL_S = 0.2
 FEW, MOST_AHEAD = 20_000, 100_000  # records
@@ -150,35 +143,14 @@ def _noticed(asked: Range, message: Message) -> int:
     raise RangeUnreadable(f"{asked} can't be read: {error.str()} ({error.name()})")
 
 
-# As a data source of Spark -------------------------------------------------------------------------------------------
+class Reading:
+    """Sent to Spark's Python processes: how the ranges of a split are read there."""
 
+    def __init__(self, properties: Mapping[str, Any], batch_of: Callable[[list[Message]], pa.RecordBatch]) -> None:
+        self._properties, self._batch_of = dict(properties), batch_of
 
-class KafkaRanges(DataSource):
-    """Options, all JSON: `properties` of the client, `splits` (lists of ranges, one for each Spark task) and `columns`.
-
-    To be registered by session.dataSource.register(KafkaRanges)."""
-
-    @classmethod
-    def name(cls) -> str:
-        return NAME
-
-    def schema(self) -> str:
-        return ddl_of(json.loads(self.options["columns"]))
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        return RangesReader(self.options["properties"], self.options["splits"], schema.names)
-
-
-class RangesReader(DataSourceReader):
-    def __init__(self, properties: str, splits: str, columns: list[str]) -> None:
-        self._properties, self._columns = json.loads(properties), columns
-        self._splits = [[Range(*each) for each in split] for split in json.loads(splits)]
-
-    def partitions(self) -> Sequence[InputPartition]:
-        return [InputPartition(split) for split in self._splits]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_ranges(self._properties, partition.value, Columns(self._columns))
+    def __call__(self, split: Sequence[Range]) -> Iterator[pa.RecordBatch]:
+        return read_ranges(self._properties, split, self._batch_of)
 
 
 def ddl_of(columns: Sequence[str]) -> str:

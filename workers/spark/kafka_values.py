@@ -5,7 +5,7 @@ Reading and Avro are done in Spark's Python processes (workers/spark/kafka_read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -15,7 +15,7 @@ from workers.secrets import Scalar
 from workers.spark.api import Refused
 from workers.spark.arrow_frames import arrow_frame
 from workers.spark.avro_values import AvroColumns, record_fields
-from workers.spark.kafka_read import Columns, Range, ddl_of, read_ranges
+from workers.spark.kafka_read import Columns, Range, Reading, ddl_of
 from workers.spark.part_options import KafkaSourceOptions
 
 if TYPE_CHECKING:
@@ -84,13 +84,3 @@ class Values:
             schema = schema.add(field)
         frame = arrow_frame(session, splits, Reading(properties, batches), schema)
         return frame.withColumnsRenamed({name: f"{PREFIX}{name}" for name in self._beside})
-
-
-class Reading:
-    """Sent to Spark's Python processes: how the ranges of a split are read there."""
-
-    def __init__(self, properties: Mapping[str, Scalar], batches: Callable[[list[Any]], pa.RecordBatch]) -> None:
-        self._properties, self._batches = dict(properties), batches
-
-    def __call__(self, split: Sequence[Range]) -> Iterator[pa.RecordBatch]:
-        return read_ranges(self._properties, split, self._batches)
