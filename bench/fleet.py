@@ -5,6 +5,7 @@ What is known of them is read from the log, or from their pages; never from thei
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -29,6 +30,8 @@ from events.reader import PartitionReader, offset_of
 from events.records import Command, CommandAction, Event, Outcome, Submit
 
 T = TypeVar("T")
+LIBC = ctypes.CDLL(None)
+PR_SET_PDEATHSIG = 1
 
 
 def until(wanted: Callable[[], T], what: str, limit_s: float = 60.0) -> T:
@@ -54,6 +57,12 @@ def numbers(path: Path, rows: int, parallelism: int = 1, rate: float = 0.0, **mo
 def published(path: Path) -> list[str]:
     """Every line that is published, in any order."""
     return [line for file in sorted(path.glob("*")) if file.is_file() for line in file.read_text().splitlines()]
+
+
+def _die_with_us() -> None:
+    """On Linux the kernel kills the child when whoever started it dies, however that happens."""
+    if sys.platform == "linux":
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 @dataclass
@@ -164,7 +173,7 @@ class Fleet:
         log = self.directory / f"{name}-{uuid.uuid4().hex[:6]}.log"
         environment = os.environ | {"DETENT_CONFIG": "", "PYTHONFAULTHANDLER": "1"} | dict(launch.environment)
         with log.open("wb") as file:
-            process = subprocess.Popen(command, stdout=file, stderr=file, env=environment)
+            process = subprocess.Popen(command, stdout=file, stderr=file, env=environment, preexec_fn=_die_with_us)
         child = Child(name, process, log)
         self.children.append(child)
         return child

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 from bench.fleet import Child, Fleet, Look, Seen
 from events.cluster import Cluster
 from events.keys import shard_of
-from events.records import Checkpoint, CommandAction, Deploy, Event, Order, Outcome, Report, Submit
+from events.records import Checkpoint, CommandAction, Deploy, Event, Order, Outcome, Report, Stop, Submit
 from events.topics import TopicSettings, ensure_topics
 from tests.logs import own_cluster, until
 from tests.oracle import Finding, Onlooker, Record, Recorder, check, differences, read_log, read_starts
@@ -196,7 +196,7 @@ class Scene:
         event = self.look.known.get(f"{kind}/{job}/0")
         return event.state if event is not None and isinstance(event.state, Checkpoint) else None
 
-    def until_committed(self, job: str, at_least: int = 1) -> int:
+    def until_committed(self, job: str, at_least: int = 1, limit_s: float = 60.0) -> int:
         """A checkpoint of this number or a higher one is committed; its number."""
 
         def committed() -> int:
@@ -204,7 +204,7 @@ class Scene:
             done = known is not None and self.look.state(f"checkpoint/{job}/0") == "COMMITTED"
             return known.id if known is not None and done and known.id >= at_least else 0
 
-        return self.until(committed, f"checkpoint {at_least} of {job} to be committed")
+        return self.until(committed, f"checkpoint {at_least} of {job} to be committed", limit_s)
 
     def starts(self, job: str) -> list[tuple[str, int]]:
         """Worker and attempt of each start so far."""
@@ -270,6 +270,24 @@ class Scene:
         self.look.follow()
         known = {seen.key for seen in self.look.seen if seen.event is not None}
         return all(f"command/{job}/{command}" in known for job, command in self.sent)
+
+
+def endless(scene: Scene, job: str = "a", **env: Any) -> None:
+    """A job that goes on until it is told to stop, with something committed."""
+    scene.submit(job, numbers("in", rate=500), **env)
+    scene.until_committed(job)
+
+
+def goes_on(scene: Scene, job: str = "a", limit_s: float = 60.0) -> None:
+    """It commits a checkpoint that is triggered from now on."""
+    scene.look.follow()
+    known = scene.checkpoint(job, "pending")
+    scene.until_committed(job, (known.id if known else 0) + 1, limit_s)
+
+
+def finish(scene: Scene, job: str = "a") -> None:
+    scene.send(job, Stop())
+    scene.until_job(job, "FINISHED")
 
 
 def connections_to(address: str) -> int:

@@ -41,17 +41,17 @@ from events.table import Raw, Table
 from events.topics import TopicSettings, ensure_topics
 from events.writer import Outgoing, TransactionalWriter
 from tests.containers import engine
-from tests.containers.broker import BrokerContainer, Brokers, secured_broker, single_broker, three_brokers
-from tests.containers.certificates import make_authority, make_certificates
+from tests.containers.broker import BrokerContainer, Brokers, single_broker, three_brokers
+from tests.containers.certificates import make_authority
+from tests.containers.clusters import broker_with_roles, grant, leader_of_events, own_cluster_on, wait_until_in_sync
 from tests.containers.image import kafka_image as image_to_use
-from tests.containers.settings import ADMIN, node_name
+from tests.containers.settings import ADMIN
 from tests.logs import a_writer, followed, own_cluster, replayed, tasks, transaction, until
 
 pytestmark = pytest.mark.docker
 CODEC = Codec()
 # So long that a test which waited for it to run out would be stopped: being refused is told at once.
 PATIENCE_S = 1000.0
-PASSWORDS = {name: f"password-of-{name}" for name in (ADMIN, "stranger", *acls.ROLES)}
 
 
 @pytest.fixture(scope="module")
@@ -68,8 +68,7 @@ def trio(kafka_image: str) -> Iterator[Brokers]:
 
 @pytest.fixture(scope="module")
 def secured(kafka_image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
-    certificates = make_certificates(tmp_path_factory.mktemp("certificates"), [node_name(1)])
-    with secured_broker(kafka_image, certificates, PASSWORDS) as running:
+    with broker_with_roles(kafka_image, tmp_path_factory.mktemp("certificates")) as running:
         yield running
 
 
@@ -84,10 +83,6 @@ def brokers(request: pytest.FixtureRequest) -> Brokers:
 def cluster(brokers: Brokers) -> Cluster:
     """Topics of its own on brokers of each kind, for somebody who may do everything."""
     return own_cluster_on(brokers)
-
-
-def own_cluster_on(brokers: Brokers) -> Cluster:
-    return own_cluster(brokers.bootstrap_servers, properties=brokers.plan.login(ADMIN))
 
 
 def acting_as(role: str, cluster: Cluster, brokers: Brokers) -> Cluster:
@@ -320,23 +315,6 @@ def committed_records(cluster: Cluster) -> list[Raw]:
     return found
 
 
-def leader_of_events(cluster: Cluster) -> int:
-    name = cluster.topic("events")
-    leader: int = cluster.admin().list_topics(name, timeout=10).topics[name].partitions[0].leader
-    return leader
-
-
-def wait_until_in_sync(cluster: Cluster) -> None:
-    """Until no partition of anybody misses a replica: the next harm must not be the second."""
-    admin = cluster.admin()
-
-    def complete() -> bool:
-        topics = admin.list_topics(timeout=10).topics.values()
-        return all(len(p.isrs) == len(p.replicas) for topic in topics for p in topic.partitions.values())
-
-    until(complete, "all replicas in sync")
-
-
 # SASL_SSL and ACLs.
 
 
@@ -418,16 +396,6 @@ def prepared(role: str, secured: Brokers) -> tuple[Cluster, Cluster]:
     ensure_topics(everything)
     grant(everything, role)
     return everything, acting_as(role, everything, secured)
-
-
-def grant(everything: Cluster, role: str) -> None:
-    """Until the broker knows it, which is a moment after the controller does."""
-    acls.grant(everything, role, f"User:{role}")
-    admin, wanted = everything.admin(), acls.bindings(everything, role, f"User:{role}")
-    anything = AclBindingFilter(
-        ResourceType.ANY, None, ResourcePatternType.ANY, f"User:{role}", None, AclOperation.ANY, AclPermissionType.ANY
-    )
-    until(lambda: set(wanted) <= set(admin.describe_acls(anything).result(timeout=10)), f"the rights of {role}")
 
 
 def read_one(cluster: Cluster, topic: str) -> None:

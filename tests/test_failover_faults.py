@@ -12,20 +12,19 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from bench.fleet import Child, Launch
 from events import embedded
 from events.embedded import EmbeddedBroker
-from events.records import Stop, Task
+from events.records import Task
 from events.topics import TopicSettings
-from tests.containers import engine
+from tests.containers import engine as docker
 from tests.logs import own_cluster, until
 from tests.oracle import read_log
 from tests.proxy import Proxy, proxied_broker
-from tests.scenes import EAGER, Scene, a_scene, numbers
+from tests.scenes import EAGER, Scene, a_scene, endless, finish, goes_on, numbers
 
 pytestmark = pytest.mark.broker
 
@@ -33,24 +32,6 @@ pytestmark = pytest.mark.broker
 @pytest.fixture
 def where(broker: EmbeddedBroker, tmp_path: Path) -> tuple[str, Path]:
     return broker.bootstrap_servers, tmp_path
-
-
-def endless(scene: Scene, job: str = "a", **env: Any) -> None:
-    """A job that goes on until it is told to stop, with something committed."""
-    scene.submit(job, numbers("in", rate=500), **env)
-    scene.until_committed(job)
-
-
-def goes_on(scene: Scene, job: str = "a") -> None:
-    """It commits a checkpoint that is triggered from now on."""
-    scene.look.follow()
-    known = scene.checkpoint(job, "pending")
-    scene.until_committed(job, (known.id if known else 0) + 1)
-
-
-def finish(scene: Scene, job: str = "a") -> None:
-    scene.send(job, Stop())
-    scene.until_job(job, "FINISHED")
 
 
 # Leaders -------------------------------------------------------------------------------------------------------------
@@ -377,7 +358,7 @@ def a_liar(offset: Path) -> Launch:
     found = sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
     if not found:
         missing = "libfaketime is not installed (Debian: faketime)"
-        pytest.fail(missing) if engine.is_required() else pytest.skip(missing)
+        pytest.fail(missing) if docker.is_required() else pytest.skip(missing)
     environment = {
         "LD_PRELOAD": str(found[0]), "FAKETIME_TIMESTAMP_FILE": str(offset), "FAKETIME_NO_CACHE": "1",
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
