@@ -264,7 +264,11 @@ class Look:
             self.follow()
             return wanted()
 
-        return until(look, f"{what}; known: {self.states()}", limit_s)
+        try:
+            return until(look, what, limit_s)
+        except TimeoutError as error:
+            error.add_note(f"known: {self.states()}")
+            raise
 
     def state(self, key: str) -> str:
         event = self.known.get(key)

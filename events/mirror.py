@@ -25,6 +25,7 @@ FORMAT = 1
 ABOUT = b"\0about"  # sorts before every entity's key, and can be none: keys are printable
 GATHER_S = 0.2  # how long changes gather before they are written as one batch
 FLUSHED_BYTES = 1024 * 1024  # bounds what a restart after a crash has to read twice
+CLOCKS_APART_MS = 60_000  # as far two clocks may be apart that nobody has set
 
 
 class About(msgspec.Struct, frozen=True):
@@ -108,6 +109,8 @@ class Mirror:
             return f"it mirrors another topic ({about.topic_id}, shard {about.shard}): the topic was recreated"
         if about.entities != entities:
             return f"it is damaged ({entities} entities where {about.entities} were written)"
+        if about.synced_at - now_ms > CLOCKS_APART_MS:
+            return f"it is dated {about.synced_at - now_ms} ms ahead, so a clock was set and nobody knows how old it is"
         if self.is_outdated(now_ms, about):
             return (
                 f"it is older than delete.retention.ms ({self._delete_retention_ms}), so it may have missed tombstones"

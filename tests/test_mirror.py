@@ -77,6 +77,7 @@ def test_it_is_written_soon_without_being_closed(tmp_path: Path) -> None:
         ({"topic_id": "other"}, 2000, "the topic was recreated"),
         ({"shard": 1}, 2000, "it mirrors another topic"),
         ({}, 1000 + DAY, r"older than delete.retention.ms \(86400000\)"),
+        ({}, 1000 - 2 * 60_000, "a clock was set and nobody knows how old it is"),
         ({"delete_retention_ms": 50}, 1050, "may have missed tombstones"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 
 import pytest
 from confluent_kafka.admin import NewTopic
@@ -10,7 +11,7 @@ from confluent_kafka.admin import NewTopic
 from events.cluster import Cluster
 from events.embedded import EmbeddedBroker
 from events.errors import BrokerUnreachable, TopicMismatch
-from events.topics import TopicSettings, ensure_topics, plans
+from events.topics import DAY, TopicSettings, ensure_topics, plans
 from tests.logs import own_cluster
 
 pytestmark = pytest.mark.broker
@@ -23,6 +24,19 @@ def test_missing_topics_are_created_once(broker: EmbeddedBroker) -> None:
     topics = cluster.admin().list_topics(timeout=10).topics
     found = {name: len(topics[cluster.topic(name)].partitions) for name in first}
     assert found == {plan.name: 3 if plan.sharded else 1 for plan in plans(TopicSettings())}
+
+
+@pytest.mark.parametrize("days", [-1, 1])
+def test_a_clock_that_is_off_stops_nobody_from_writing(broker: EmbeddedBroker, days: int) -> None:
+    """Kafka refuses records whose time is ahead of the broker's by an hour, unless the broker's time is theirs."""
+    cluster = own_cluster(broker.bootstrap_servers)
+    producer, answers = cluster.producer(), list[object]()
+    at = int(time.time() * 1000) + days * DAY
+    for name in ensure_topics(cluster):
+        topic = cluster.topic(name)
+        producer.produce(topic, b"v", b"k", 0, lambda error, _: answers.append(error), timestamp=at)
+    assert producer.flush(30) == 0
+    assert answers == [None] * 8
 
 
 @pytest.mark.parametrize(
