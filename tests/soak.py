@@ -42,7 +42,7 @@ SOAKED: dict[str, object] = {"worker.lease_ms": 4000, "coordinator.lease_ms": 60
 COMMANDS: list[tuple[CommandAction, str]] = [
     (Stop(), "FINISHED"), (Cancel(), "CANCELED"), (TakeSavepoint(name="end", stop=True), "SAVEPOINTED")
 ]  # fmt: skip
-ENV = {"cleanup_delay_ms": 15_000, "restart": {"retries": 1000, "backoff_ms": 50}}
+ENV = {"cleanup_delay_ms": 30_000, "restart": {"retries": 1000, "backoff_ms": 50}}
 
 
 class Job:

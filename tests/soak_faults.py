@@ -16,6 +16,7 @@ from random import Random
 from bench.fleet import Child
 from events.embedded import EmbeddedBroker
 from tests.oracle import Record
+from tests.oracle.rules import TERMINAL
 from tests.proxy import Proxy
 from tests.scenes import Scene
 
@@ -148,11 +149,10 @@ class Faults:
 
     def _freeze_broker(self) -> str:
         """Longer than clients wait for an answer, at times."""
-        pid, ends = self.broker.status.pid, time.monotonic() + self.chance.uniform(0.2, 5.0)
+        pid = self.broker.status.pid
         os.kill(pid, signal.SIGSTOP)
         try:
-            while time.monotonic() < ends:
-                self.scene.look.follow(0.05)
+            time.sleep(self.chance.uniform(0.2, 5.0))
         finally:
             os.kill(pid, signal.SIGCONT)
         return self.broker.bootstrap_servers
@@ -180,13 +180,18 @@ class Faults:
         return f"{count} on {topic}"
 
     def _repeat(self) -> str:
-        """Commands and reports that were there before come once more."""
+        """Commands and reports that were there before come once more, while their jobs are at work: who asks again for
+        a job that is gone, asks for a new one."""
         topic = self.chance.choice(["commands", "reports"])
-        known = self.scene.recorder.log.partition(topic, self.chance.randrange(self.scene.cluster.shards))
-        again = self.chance.choices(known[-500:], k=self.chance.randint(1, 20)) if known else []
+        known = self.scene.recorder.log.partition(topic, self.chance.randrange(self.scene.cluster.shards))[-500:]
+        known = [record for record in known if self._is_at_work((record.key or b"").decode(errors="replace"))]
+        again = self.chance.choices(known, k=self.chance.randint(1, 20)) if known else []
         for record in again:
             self._produce(record)
         return f"{len(again)} on {topic}" if again else ""
+
+    def _is_at_work(self, job: str) -> bool:
+        return self.scene.look.state(f"job/{job}") not in ("", *TERMINAL)
 
     def _produce(self, record: Record) -> None:
         producer, topic = self.scene.fleet.producer, self.scene.cluster.topic(record.topic)
