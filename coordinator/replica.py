@@ -23,6 +23,7 @@ from events.table import Poison, Raw
 
 LOG = logging.getLogger(__name__)
 MIRROR_EVERY_S = 1.0
+CHECK_S = 1.0
 WAIT_MS = 20  # a new leader waits as long at most to know that it has read everything
 
 
@@ -67,6 +68,11 @@ class Replica:
             self._take(changed)
         self._record_now_and_then()
         return len(changed)
+
+    def check(self) -> None:
+        """Raises UnreadablePartition when the log is gone: the client says nothing of that to who only waits for more.
+        To be called now and then."""
+        self._follower.reader.check(CHECK_S)
 
     def catch_up(self, end: int | None = None) -> int:
         """To the end of the log, as it is now or as it is given: after fencing. Returns how many records that took."""

@@ -35,6 +35,7 @@ LOG = logging.getLogger(__name__)
 LOOK_S = 0.01  # how long a standby waits for the log before it looks at the leader again
 TEND_S = 0.5
 REBALANCE_S = 0.5
+CHECK_EVERY_S = 10.0  # how often who stands by asks whether the log is still there
 STABLE_MS = 3000  # how long a coordinator must have been heard before shards are handed over to it
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 10.0
 
@@ -92,7 +93,7 @@ class ShardRunner:
         self._dead_letters = DeadLetters(around.cluster, around.codec, around.name)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"shard-{shard}", daemon=True)
-        self._tended = 0.0
+        self._tended = self._checked = 0.0
         self._suspected_ms = 0
         self._yield_until_ms = 0  # whoever fenced this one has not led yet: it is given the time to
         self._refused = False
@@ -186,9 +187,13 @@ class ShardRunner:
         return None
 
     def _tend(self) -> None:
-        if time.monotonic() - self._tended > TEND_S and self._warm is not None:
-            self._tended = time.monotonic()
+        now = time.monotonic()
+        if now - self._tended > TEND_S and self._warm is not None:
+            self._tended = now
             self._warm.tend()
+        if now - self._checked > CHECK_EVERY_S and self.replica is not None:
+            self._checked = now
+            self.replica.check()
 
     def _turn(self) -> Turn | None:
         """Whether the shard wants a leader, and it is this one's turn. The wait of lower ranks begins with the

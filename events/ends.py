@@ -15,7 +15,8 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPar
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from events.cluster import Cluster, passes, refuses
-from events.errors import DetentError
+from events.errors import DetentError, Place
+from events.reader import UnreadablePartition
 
 LOG = logging.getLogger(__name__)
 ASK_S = 3.0
@@ -44,7 +45,7 @@ class LogUndecided(DetentError):
 def decided_end(admin: AdminClient, cluster: Cluster, topic: str, partition: int, patience_s: float = 10.0) -> int:
     """The end of a log whose writer is fenced, when every transaction on it is decided. Raises LogUndecided."""
     name, started = cluster.topic(topic), time.monotonic()
-    stable = end = -1
+    stable, end, gone = -1, -1, False
     while (waited_s := time.monotonic() - started) < patience_s:
         try:
             end = _latest(admin, name, partition, IsolationLevel.READ_UNCOMMITTED)
@@ -58,11 +59,13 @@ def decided_end(admin: AdminClient, cluster: Cluster, topic: str, partition: int
             if not passes(error) and error.code() != KafkaError._NOENT:  # it knows no leader, yet
                 raise
             LOG.debug("no answer to the question for the end of %s/%d: %s", topic, partition, error.str())
-            _learn_leaders(admin)
+            gone = not _learn_leaders(admin, name)
         except TimeoutError:
             LOG.debug("no answer to the question for the end of %s/%d", topic, partition)
-            _learn_leaders(admin)
+            gone = not _learn_leaders(admin, name)
         time.sleep(min(PAUSE_S + waited_s / 10, 0.2))
+    if gone:
+        raise UnreadablePartition(Place(topic, partition, -1), "the topic is not there")
     if end < 0:
         raise cluster.no_answer(f"asking for the end of {topic}/{partition}", patience_s)
     raise LogUndecided(name, partition, stable, end, patience_s)
@@ -74,11 +77,13 @@ def _latest(admin: AdminClient, topic: str, partition: int, isolation: Isolation
     return int(answer.result(ASK_S + 1).offset)
 
 
-def _learn_leaders(admin: AdminClient) -> None:
-    """Without being told to, the client goes on asking whom it knows, with the leader epoch that it knows, and is
-    refused for ever once either has changed. All topics are asked for: naming one could create it."""
+def _learn_leaders(admin: AdminClient, topic: str) -> bool:
+    """Whether the topic is there, as far as anybody says. Without this the client goes on asking whom it knows, with
+    the leader epoch that it knows, and is refused for ever once either has changed. All topics are asked for: naming
+    one could create it."""
     try:
-        admin.list_topics(timeout=ASK_S)
+        return topic in admin.list_topics(timeout=ASK_S).topics
     except KafkaException as failure:
         if not passes(failure.args[0]):
             raise
+        return True

@@ -38,7 +38,9 @@ MOST_JOBS = 12
 FAULT_EVERY_S, JOB_EVERY_S, SETTLE_EVERY_S, TELL_EVERY_S = 2.5, 1.5, 45.0, 10.0
 SETTLE_LIMIT_S, END_LIMIT_S = 120.0, 300.0
 # Leases that a frozen process outlives at times, and a busy one does not.
-SOAKED: dict[str, object] = {"worker.lease_ms": 4000, "coordinator.lease_ms": 6000}
+SOAKED: dict[str, object] = {
+    "worker.lease_ms": 4000, "coordinator.lease_ms": 6000, "coordinator.detection_ms": 1000
+}  # fmt: skip
 COMMANDS: list[tuple[CommandAction, str]] = [
     (Stop(), "FINISHED"), (Cancel(), "CANCELED"), (TakeSavepoint(name="end", stop=True), "SAVEPOINTED")
 ]  # fmt: skip

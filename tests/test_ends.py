@@ -9,6 +9,7 @@ from events.codec import Codec
 from events.embedded import EmbeddedBroker
 from events.ends import LogUndecided, decided_end
 from events.errors import BrokerUnreachable
+from events.reader import UnreadablePartition
 from events.topics import ensure_topics
 from tests.logs import a_writer, own_cluster, tasks, transaction
 
@@ -40,6 +41,17 @@ def test_an_open_transaction_that_nobody_ends_is_told_and_not_passed_over(cluste
         decided_end(cluster.admin(), cluster, "events", 0, patience_s=0.5)
     other.abort_transaction(30)
     assert decided_end(cluster.admin(), cluster, "events", 0) == 2
+
+
+def test_a_log_that_is_gone_is_named(cluster: Cluster) -> None:
+    admin = cluster.admin()
+    assert decided_end(admin, cluster, "events", 0) == 0
+    name = cluster.topic("events")
+    admin.delete_topics([name])[name].result(30)
+    with pytest.raises(
+        UnreadablePartition, match=r"reading events/0 .*the topic is not there.*If the topic was deleted"
+    ):
+        decided_end(admin, cluster, "events", 0, patience_s=3.0)
 
 
 def test_a_client_that_knew_the_log_before_its_broker_was_killed_finds_its_end_again(frail: EmbeddedBroker) -> None:

@@ -252,8 +252,7 @@ def test_D10_a_worker_that_slept_past_its_lease_publishes_nothing(where: tuple[s
 
 
 def test_topics_that_are_deleted_under_it_are_named_and_never_made_anew(where: tuple[str, Path]) -> None:
-    often = {"kafka__topic.metadata.refresh.interval.ms": 500}  # or the client would not hear of it for a minute
-    with a_scene(*where, judged=False, **often) as scene:  # type: ignore[arg-type]
+    with a_scene(*where, judged=False, coordinator__detection_ms=1000) as scene:
         endless(scene)
         names = [scene.cluster.topic(name) for name in ("events", "commands", "reports", "orders")]
         admin = scene.cluster.admin()
