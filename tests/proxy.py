@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -148,9 +149,29 @@ def broker_behind(state_dir: Path, count: int) -> Iterator[tuple[EmbeddedBroker,
         taken.add(find_free_port(taken))
     proxies = {f"PROXIED{number}": Proxy(behind) for number, behind in enumerate(sorted(taken))}
 
-    def with_more_listeners(ports: object, overrides: object, data: str = "data") -> str:
+    with BrokerBehind(state_dir, proxies) as broker:
+        yield broker, list(proxies.values())
+    embedded.stop(state_dir)
+    for proxy in proxies.values():
+        proxy.close()
+
+
+class BrokerBehind(EmbeddedBroker):
+    """A broker with further listeners, each announced at the address of a proxy."""
+
+    def __init__(self, state_dir: Path, proxies: dict[str, Proxy]) -> None:
+        super().__init__(state_dir)
+        self._proxies = proxies
+
+    def start(self) -> Self:
+        with pytest.MonkeyPatch.context() as patch:  # for this start only: others may start brokers of their own
+            patch.setattr(broker_launch, "server_properties", self._with_more_listeners)
+            return super().start()
+
+    def _with_more_listeners(self, ports: object, overrides: object, data: str = "data") -> str:
         text = server_properties(ports, overrides, data)  # type: ignore[arg-type]
         given = dict(line.split("=", 1) for line in text.splitlines())
+        proxies = self._proxies
         named = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT", **dict.fromkeys(proxies, "PLAINTEXT")}
         listening = [f"{name}://{HOST}:{proxy.target}" for name, proxy in proxies.items()]
         announced = [f"{name}://{proxy.address}" for name, proxy in proxies.items()]
@@ -161,11 +182,3 @@ def broker_behind(state_dir: Path, count: int) -> Iterator[tuple[EmbeddedBroker,
             "inter.broker.listener.name": "PLAINTEXT",
         }
         return "".join(f"{name}={value}\n" for name, value in (given | more).items())
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(broker_launch, "server_properties", with_more_listeners)
-        with EmbeddedBroker(state_dir) as broker:
-            yield broker, list(proxies.values())
-    embedded.stop(state_dir)
-    for proxy in proxies.values():
-        proxy.close()

@@ -10,7 +10,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -251,21 +250,6 @@ def test_D10_a_worker_that_slept_past_its_lease_publishes_nothing(where: tuple[s
 # Topics, disks, clocks and garbage -----------------------------------------------------------------------------------
 
 
-def test_topics_that_are_deleted_under_it_are_named_and_never_made_anew(where: tuple[str, Path]) -> None:
-    with a_scene(*where, judged=False, coordinator__detection_ms=1000) as scene:
-        endless(scene)
-        names = [scene.cluster.topic(name) for name in ("events", "commands", "reports", "orders")]
-        admin = scene.cluster.admin()
-        for deleted in admin.delete_topics(names).values():
-            deleted.result(30)
-        children = [*scene.coordinators.values()]
-        for child in children:
-            until(lambda c=child: "events/0" in c.said() and "deleted" in c.said(), f"{child.name} to say so")  # type: ignore[misc]
-        assert not spins(*[child for child in children if child.alive])
-        there = admin.list_topics(timeout=10).topics
-        assert not [name for name in names if name in there]
-
-
 def test_a_flood_of_garbage_stops_nobody_and_is_all_put_aside(where: tuple[str, Path]) -> None:
     with a_scene(*where, coordinators=1) as scene:
         leader = scene.led()
@@ -342,57 +326,3 @@ def test_a_new_leader_goes_on_from_what_compaction_has_left(where: tuple[str, Pa
         goes_on(scene)
         assert scene.look.state("job/done") == "FINISHED"
         finish(scene)
-
-
-def a_liar(offset: Path) -> Launch:
-    """A process whose wall clock is off by the seconds that stand in a file. Its steady clock is right, and so is that
-    of the client library, whose record times the broker does not go by."""
-    program = (
-        f"import pathlib, sys, time; right, offset = time.time, pathlib.Path({str(offset)!r}); "
-        "time.time = lambda: right() + float(offset.read_text()); time.time_ns = lambda: int(time.time() * 1e9); "
-        "from detent.cli import main; sys.argv[0] = 'detent'; main()"
-    )
-    return Launch((sys.executable, "-c", program))
-
-
-def set_clock(offset: Path, seconds: int) -> None:
-    written = offset.with_suffix(".new")
-    written.write_text(str(seconds))
-    written.replace(offset)  # at once, for whoever reads it
-
-
-@pytest.mark.parametrize("jump", [86_400, -86_400])
-def test_a_wall_clock_that_jumps_moves_no_deadline_and_loses_no_worker(where: tuple[str, Path], jump: int) -> None:
-    now = where[1] / "now"
-    set_clock(now, 0)
-    leases = {"worker__lease_ms": 2000, "coordinator__lease_ms": 4000}
-    with a_scene(*where, coordinators=0, workers=1, **leases) as scene:  # type: ignore[arg-type]
-        leader = scene.coordinator("c0", a_liar(now), **EAGER)
-        scene.ready()
-        scene.submit("done", numbers("in", 100), cleanup_delay_ms=600_000)
-        endless(scene)
-        scene.until_job("done", "FINISHED")
-        before = said_at(leader)
-        set_clock(now, jump)
-        goes_on(scene)
-        began = time.monotonic()
-        scene.until(lambda: time.monotonic() - began > 5, "the lease to be over, had the wall clock measured it")
-        goes_on(scene)
-        scene.submit("later", numbers("in", 10))
-        scene.until_job("later", "FINISHED")
-        assert abs((said_at(leader) - before).days) >= 1, "its clock has jumped"
-        assert scene.look.state("cleanup/done/1") == "PROMISED"
-        assert not [key for key in scene.look.known if key.startswith("worker/")]
-        assert leader.alive
-        scene.coordinator("c1")
-        scene.ready()
-        scene.kill_leader(again=False)  # the next one's clock is right
-        goes_on(scene)
-        finish(scene)
-        assert scene.starts("a") == [("w0", 1)]
-
-
-def said_at(child: Child) -> datetime:
-    """The wall clock in the last line of a process's log."""
-    times = [part for part in child.said().split() if part.startswith("time=")]
-    return datetime.fromisoformat(times[-1].removeprefix("time=").replace("Z", "+00:00"))
