@@ -1,7 +1,4 @@
-"""Topics that are deleted under a fleet, and wall clocks that jump.
-
-In work, and not yet part of the tests: never run in this form (`python -m pytest tests/failover_rim.py`).
-"""
+"""Topics that are deleted under a fleet, and wall clocks that jump."""
 
 from __future__ import annotations
 
