@@ -112,7 +112,7 @@ def test_counters_go_on_after_a_restart(engine: SparkEngine, tmp_path: Path) -> 
 def test_any_format_of_spark_by_ranges_of_a_column(engine: SparkEngine, tmp_path: Path) -> None:
     data, out = tmp_path / "data", tmp_path / "out"
     engine._spark.session(60).range(0, 1000).selectExpr("id", "id % 7 AS seven").write.orc(str(data))
-    ranged = source(kind="spark", parallelism=2, format="orc", path=str(data), column="id", lower=100, upper=901)
+    ranged = source(kind="format", parallelism=2, format="orc", path=str(data), key_column="id")
     read = hand(engine, job([ranged], [sink(out)]))
     first, staged = read.who(1), []
     read.start(first)
@@ -122,7 +122,7 @@ def test_any_format_of_spark_by_ranges_of_a_column(engine: SparkEngine, tmp_path
     staged.append(read.run(read.who(1, attempt=2), staged[0].position, 2))
     staged.append(read.run(read.who(0)))
     read.publish(*(piece for each in staged for piece in each.pieces))
-    assert ids(out) == Counter(range(100, 901))
+    assert ids(out) == Counter(range(1000))
 
 
 # Transforms ----------------------------------------------------------------------------------------------------------

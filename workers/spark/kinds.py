@@ -26,7 +26,6 @@ class Kind(NamedTuple):
 SOURCES: Mapping[str, Kind] = {
     "generator": Kind(o.GeneratorOptions, "workers.spark.generator:Generator"),
     "files": Kind(o.FilesSourceOptions, "workers.spark.files_source:FilesSource"),
-    "spark": Kind(o.SparkSourceOptions, "workers.spark.ranges:Ranges"),
     "kafka": Kind(p.KafkaSourceOptions, "workers.spark.kafka_source:KafkaSource"),
     "jdbc": Kind(p.JdbcSourceOptions, "workers.spark.jdbc_source:JdbcSource"),
     "iceberg": Kind(p.IcebergSourceOptions, "workers.spark.iceberg_source:IcebergSource"),

@@ -54,17 +54,6 @@ class FilesSourceOptions(Options, frozen=True):
     reader: Annotated[dict[str, Any], Meta(description="Options of Spark's reader, such as header.")] = {}
 
 
-class SparkSourceOptions(Options, frozen=True):
-    """Any batch format that Spark can read, cut into ranges of a whole-number column."""
-
-    format: Annotated[str, Meta(min_length=1, description="Spark's name of it, such as orc or iceberg.")]
-    column: Annotated[str, Meta(min_length=1, description="The column of whole numbers that ranges are of.")]
-    lower: Annotated[int, Meta(description="The lowest value that is read.")]
-    upper: Annotated[int, Meta(description="The value that reading ends before.")]
-    path: Annotated[str, Meta(description="What is loaded. Empty: what the reader's options say.")] = ""
-    options: Annotated[dict[str, Any], Meta(description="Options of Spark's reader.")] = {}
-
-
 class FilesSinkOptions(Options, frozen=True):
     """Files in a directory that all workers and executors see."""
 
