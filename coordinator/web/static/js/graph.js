@@ -58,7 +58,7 @@ export function graph(steps, { flows = () => false, under = (step) => step.kind 
     s("title", {}, `${step.name} (${step.kind})`),
     s("rect", { class: `box box-${step.role}`, width: WIDTH, height: HEIGHT, rx: 10 }),
     s("text", { class: "step-name", x: 14, y: 23 }, cut(step.name, 20)),
-    s("text", { x: 14, y: 40 }, cut(under(step), 26))));
+    s("text", { x: 14, y: 40 }, cut(under(step), 24))));
   const label = steps.map((step) => (step.inputs.length ? `${step.name} reads ${step.inputs.join(" and ")}` : `${step.name} is a ${step.role}`)).join("; ");
   const frame = { class: "graph", viewBox: `-2 -2 ${width + 4} ${height + 4}`, role: "img", "aria-label": `Graph: ${label}`, style: { "max-width": `${width * 1.15}px` } };
   return s("svg", frame, edges, boxes);
