@@ -31,6 +31,7 @@ from events.recovery import now_ms
 from events.schema_topic import reading_codec
 from events.table import Raw
 
+SETTLED_MS = 10_000  # what was so long before the last look at the logs has not become more
 HISTORIES = 32  # of jobs, kept after they were told
 SEGMENTS = 8  # parts of the log that are kept after they were read
 AT_ONCE = 2000  # records taken note of in one go
@@ -99,6 +100,7 @@ class Past:
         self._lines = [Timeline(log.shard, cluster.shards, self.codec, log.segment) for log in self._logs]
         self._index = JobIndex()
         self._told: OrderedDict[str, Told] = OrderedDict()
+        self._refreshed_at = 0
         self._reports = [ReportLog(cluster, shard, self.codec) for shard in range(cluster.shards)]
 
     def close(self) -> None:
@@ -114,6 +116,7 @@ class Past:
 
     def refresh(self) -> None:
         """Take note of what the logs have more by now."""
+        self._refreshed_at = now_ms()
         for shard in range(self.cluster.shards):
             self._refresh(shard)
 
@@ -138,7 +141,8 @@ class Past:
 
     def at_time(self, moment: int) -> Answers:
         """Everything as it was then. Raises NoSuchMoment before the first record."""
-        self.refresh()
+        if moment > self._refreshed_at - SETTLED_MS:
+            self.refresh()
         first, _ = self.times()
         if not first or moment < first:
             raise NoSuchMoment(_too_early(first))

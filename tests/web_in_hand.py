@@ -53,6 +53,7 @@ class PastInHand(Past):
         self._lines = [Timeline(0, 1, CODEC, log.segment)]
         self._index = JobIndex()
         self._told = OrderedDict()
+        self._refreshed_at = 0
 
     def reports(self, job: str) -> list[Reported]:
         return []

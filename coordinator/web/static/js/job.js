@@ -167,8 +167,8 @@ export class JobPage {
       h("div", { class: "grid" },
         this._summary(job),
         this.why && this._why(job),
-        !ended && card("Rows per second", "third", spark(this.speeds, { width: 360, now: this.app.now() }), h("p", { class: "note" }, `${short(job.rowsPerSecond)} now`)),
-        steps.length > 0 && card("Pipeline", ended ? "wide" : "two-thirds", this._graph(steps, tasks, pipelines)),
+        !ended && this.app.at === null && card("Rows per second", "third", spark(this.speeds, { width: 360, now: this.app.now() }), h("p", { class: "note" }, `${short(job.rowsPerSecond)} now`)),
+        steps.length > 0 && card("Pipeline", ended || this.app.at !== null ? "wide" : "two-thirds", this._graph(steps, tasks, pipelines)),
         (tasks.length > 0 || this.history.some((one) => one.kind === "task")) && card("Tasks over time", "wide", this._timeline(job, tasks, width)),
         card("Checkpoints", "wide", checkpointChart(this.checkpoints, { width }), this._pipelines(pipelines)),
         tasks.length > 0 && card("Tasks", "wide", this._tasks(tasks)),
@@ -179,7 +179,7 @@ export class JobPage {
   }
 
   _summary(job) {
-    const passed = this.app.now() - this.fetchedAt;
+    const passed = Math.max(0, this.app.now() - this.fetchedAt);
     const age = job.secondsSinceLastCheckpoint === null ? null : job.secondsSinceLastCheckpoint * 1000 + passed;
     const began = job.startedAt ?? job.submittedAt;
     const facts = [
