@@ -134,4 +134,3 @@ class Window:
         LOG.info("the log is read took_ms=%.0f jobs=%d", (time.monotonic() - began) * 1000, model.jobs(limit=0).total)
         for use in waiting:
             use(model)
-        self._historian.submit(self._past.refresh)  # so that whoever asks first does not wait for all of it
