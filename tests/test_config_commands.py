@@ -74,7 +74,7 @@ def test_docs_prints_the_page(tmp_path: Path) -> None:
 
 def test_errors_are_advice_and_exit_codes_tell_the_kind(directory: Path) -> None:
     wrong = detent(directory, "config", "show", "--set", "coordinator.beet_ms=3")
-    assert (wrong.returncode, wrong.stdout) == (1, "")
+    assert (wrong.returncode, wrong.stdout) == (3, "")
     assert wrong.stderr == (
         "Error: the settings can't be used. --set: coordinator.beet_ms is no setting; did you mean "
         "coordinator.beat_ms?\n"
