@@ -209,9 +209,10 @@ class Codec:
         """The first fields of an event, without decoding it. Raises ValueError when it is none that can be decoded:
         whatever stands in the place of its epoch must not be taken for one."""
         header = peek(value)
-        found = self._find(value[len(SINGLE_OBJECT) : BODY])
+        key = value[len(SINGLE_OBJECT) : BODY]
+        found = self._find(key)
         if found is None or found[0] != "Event":
-            raise ValueError("its schema is not known, or is no event's")
+            raise ValueError(f"its schema (fingerprint {key.hex()}) is not known, or is no event's")
         return header
 
     def _find(self, key: bytes) -> tuple[str, ParsedSchema] | None:

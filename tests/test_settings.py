@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -86,8 +87,7 @@ def test_the_strongest_source_that_says_something_counts(data: st.DataObject) ->
         loaded = load(file, environ, flags({n: values[2] for n, values in said.items() if values[2] is not None}))
     for name, (by_file, by_variable, by_flag) in said.items():
         lines = list(in_file)
-        section, key = name.split(".")
-        got = (getattr(getattr(loaded.settings, section), key), loaded.origin[name])
+        got = (attrgetter(name)(loaded.settings), loaded.origin[name])
         if by_flag is not None:
             assert got == (by_flag, "--set")
         elif by_variable is not None:
