@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 from coordinator.answers import Answers
 from coordinator.health_watch import HealthWatch
-from coordinator.job_index import RUNNING, JobIndex
+from coordinator.job_index import JobIndex
 from coordinator.lifecycle import TERMINAL_JOB
 from coordinator.shard_reading import Changed, ShardReading
 from coordinator.soft_reading import SoftReading
@@ -345,10 +345,6 @@ class ReadModel:
         """The jobs that are not well, and why."""
         with self._lock:
             return dict(self._health.unhealthy)
-
-    def count_running(self) -> int:
-        with self._lock:
-            return self._index.total(RUNNING)
 
     def near(self, name: str, limit: int = 3) -> list[str]:
         """Ids that look like this one, for who mistyped it."""

@@ -17,11 +17,10 @@ from typing import Annotated, Any, Concatenate, ParamSpec
 import typer
 
 from detent.client import Client
-from detent.options import BootstrapServers, Changes, ConfigFile, StateDir, settings_for
+from detent.options import BootstrapServers, Changes, ConfigFile, StateDir, at_cluster, settings_for
 from detent.output import Json, camel, say, say_json
 from detent.reaching import reached
 from detent.settings_load import Loaded
-from detent.settings_sources import flag
 from events.asking import PATIENCE_S, Answer
 
 P = ParamSpec("P")
@@ -71,11 +70,13 @@ def _common(
     as_json: Json = False,
 ) -> Ask:
     """The options that all of them have, and what they come to."""
-    flags = [
-        *flag("--bootstrap-servers", "kafka.bootstrap_servers", bootstrap_servers),
-        *flag("--state-dir", "state_dir", state_dir),
-    ]
-    return Ask(settings_for(config, changes, flags), command_id, by, timeout, as_json=as_json)
+    return Ask(
+        settings_for(config, changes, at_cluster(bootstrap_servers, state_dir)),
+        command_id,
+        by,
+        timeout,
+        as_json=as_json,
+    )
 
 
 COMMON_NAMES = tuple(inspect.signature(_common).parameters)

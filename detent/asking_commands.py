@@ -14,10 +14,9 @@ from detent.asking import Ask, asks
 from detent.client import Client
 from detent.exits import Exit
 from detent.jobs import Job
-from detent.options import BootstrapServers, Changes, ConfigFile, StateDir, settings_for
+from detent.options import BootstrapServers, Changes, ConfigFile, StateDir, at_cluster, settings_for
 from detent.output import Json, camel, say, say_json
 from detent.reaching import reached
-from detent.settings_sources import flag
 from detent.watching import StoppedWatching, watch_job
 
 GOOD_ENDS = ("FINISHED", "SAVEPOINTED")
@@ -80,11 +79,7 @@ def watch(
 
     Ctrl-C ends the watching, not the job. Example: detent watch hello
     """
-    flags = [
-        *flag("--bootstrap-servers", "kafka.bootstrap_servers", bootstrap_servers),
-        *flag("--state-dir", "state_dir", state_dir),
-    ]
-    with reached(settings_for(config, changes, flags)) as client:
+    with reached(settings_for(config, changes, at_cluster(bootstrap_servers, state_dir))) as client:
         watch_to_end(client, job, 0, as_json=as_json)
 
 

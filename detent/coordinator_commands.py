@@ -12,7 +12,7 @@ from coordinator.reign import Rules
 from coordinator.runner import Timing
 from coordinator.service import Service, ServiceSettings
 from detent.connecting import connected, topic_settings
-from detent.options import Changes, ConfigFile, StateDir, settings_for
+from detent.options import BootstrapServers, Changes, ConfigFile, StateDir, at_cluster, settings_for
 from detent.settings import Settings, parse_address, says
 from detent.settings_sources import flag
 from events.places import Place
@@ -21,9 +21,7 @@ from events.places import Place
 def run_coordinator(
     shards: Annotated[str | None, typer.Option("--shards", metavar="all|0-3", help=says("coordinator.shards"))] = None,
     name: Annotated[str | None, typer.Option("--id", help=says("coordinator.id"))] = None,
-    bootstrap_servers: Annotated[
-        str | None, typer.Option("--bootstrap-servers", help=says("kafka.bootstrap_servers"))
-    ] = None,
+    bootstrap_servers: BootstrapServers = None,
     state_dir: StateDir = None,
     config: ConfigFile = None,
     changes: Changes = None,
@@ -37,8 +35,7 @@ def run_coordinator(
     flags = [
         *flag("--shards", "coordinator.shards", shards),
         *flag("--id", "coordinator.id", name),
-        *flag("--bootstrap-servers", "kafka.bootstrap_servers", bootstrap_servers),
-        *flag("--state-dir", "state_dir", state_dir),
+        *at_cluster(bootstrap_servers, state_dir),
     ]
     loaded = settings_for(config, changes, flags, serves=True)
     place = Place(Path(loaded.settings.coordinator_dir()))

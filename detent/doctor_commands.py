@@ -7,9 +7,8 @@ from rich.text import Text
 
 from detent.doctor import examine
 from detent.exits import Exit
-from detent.options import BootstrapServers, Changes, ConfigFile, StateDir, settings_for
+from detent.options import BootstrapServers, Changes, ConfigFile, StateDir, at_cluster, settings_for
 from detent.output import Json, console, say_json
-from detent.settings_sources import flag
 
 MARKS = {"good": ("ok", "green"), "note": ("note", "yellow"), "bad": ("BAD", "bold red")}
 
@@ -25,11 +24,7 @@ def doctor(
 
     It changes nothing, and says what to do. The exit code is 7 when something is wrong. Example: detent doctor
     """
-    flags = [
-        *flag("--bootstrap-servers", "kafka.bootstrap_servers", bootstrap_servers),
-        *flag("--state-dir", "state_dir", state_dir),
-    ]
-    loaded = settings_for(config, changes, flags)
+    loaded = settings_for(config, changes, at_cluster(bootstrap_servers, state_dir))
     screen, found = console(), []
     for finding in examine(loaded):
         found.append(finding)

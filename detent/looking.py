@@ -20,11 +20,10 @@ from coordinator.past import Past
 from coordinator.read_model import ReadModel
 from detent.asking import parameters
 from detent.connecting import connected
-from detent.options import BootstrapServers, Changes, ConfigFile, StateDir, settings_for
+from detent.options import BootstrapServers, Changes, ConfigFile, StateDir, at_cluster, settings_for
 from detent.output import Json
 from detent.reaching import NothingRuns
 from detent.settings_load import Loaded
-from detent.settings_sources import flag
 from events import embedded
 from events.asking import shards_of
 from events.broker_state import broker_directory
@@ -108,11 +107,7 @@ def _common(
     changes: Changes = None,
     as_json: Json = False,
 ) -> Look:
-    flags = [
-        *flag("--bootstrap-servers", "kafka.bootstrap_servers", bootstrap_servers),
-        *flag("--state-dir", "state_dir", state_dir),
-    ]
-    return Look(settings_for(config, changes, flags), as_json=as_json)
+    return Look(settings_for(config, changes, at_cluster(bootstrap_servers, state_dir)), as_json=as_json)
 
 
 COMMON_NAMES = tuple(inspect.signature(_common).parameters)

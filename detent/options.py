@@ -16,7 +16,7 @@ import typer
 from detent import logs
 from detent.settings import says
 from detent.settings_load import Loaded, load
-from detent.settings_sources import Given, is_assignment
+from detent.settings_sources import Given, flag, is_assignment
 
 
 def _check_changes(changes: list[str] | None) -> list[str] | None:
@@ -46,6 +46,14 @@ Changes = Annotated[
 ]
 BootstrapServers = Annotated[str | None, typer.Option("--bootstrap-servers", help=says("kafka.bootstrap_servers"))]
 StateDir = Annotated[Path | None, typer.Option("--state-dir", help=says("state_dir"))]
+
+
+def at_cluster(bootstrap_servers: str | None, state_dir: Path | None) -> list[Given]:
+    """The two options by which every command finds the cluster, as flags."""
+    return [
+        *flag("--bootstrap-servers", "kafka.bootstrap_servers", bootstrap_servers),
+        *flag("--state-dir", "state_dir", state_dir),
+    ]
 
 
 def settings_for(

@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from detent.connecting import connected
-from detent.options import BootstrapServers, Changes, ConfigFile, StateDir, settings_for
+from detent.options import BootstrapServers, Changes, ConfigFile, StateDir, at_cluster, settings_for
 from detent.output import Json, camel, say, say_json
 from detent.settings import says
 from detent.settings_load import Loaded
@@ -101,8 +101,7 @@ def up(
     """
     flags = [
         *flag("--engine", "worker.engine", engine),
-        *flag("--bootstrap-servers", "kafka.bootstrap_servers", bootstrap_servers),
-        *flag("--state-dir", "state_dir", state_dir),
+        *at_cluster(bootstrap_servers, state_dir),
     ]
     loaded = settings_for(config, changes, flags)
     wanted = programs(

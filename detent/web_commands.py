@@ -11,7 +11,7 @@ import typer
 from coordinator.web.guard import Guard
 from coordinator.web.settings import WebSettings
 from detent.connecting import connected
-from detent.options import Changes, ConfigFile, StateDir, settings_for
+from detent.options import BootstrapServers, Changes, ConfigFile, StateDir, at_cluster, settings_for
 from detent.settings import Settings, says
 from detent.settings_sources import flag
 from events.errors import DetentError
@@ -26,9 +26,7 @@ def run_web(
     port: Annotated[int | None, typer.Option("--port", help=says("web.port"))] = None,
     token_file: Annotated[Path | None, typer.Option("--token-file", help=says("web.token_file"))] = None,
     read_token_file: Annotated[Path | None, typer.Option("--read-token-file", help=says("web.read_token_file"))] = None,
-    bootstrap_servers: Annotated[
-        str | None, typer.Option("--bootstrap-servers", help=says("kafka.bootstrap_servers"))
-    ] = None,
+    bootstrap_servers: BootstrapServers = None,
     state_dir: StateDir = None,
     config: ConfigFile = None,
     changes: Changes = None,
@@ -45,8 +43,7 @@ def run_web(
         *flag("--port", "web.port", port),
         *flag("--token-file", "web.token_file", token_file),
         *flag("--read-token-file", "web.read_token_file", read_token_file),
-        *flag("--bootstrap-servers", "kafka.bootstrap_servers", bootstrap_servers),
-        *flag("--state-dir", "state_dir", state_dir),
+        *at_cluster(bootstrap_servers, state_dir),
     ]
     loaded = settings_for(config, changes, flags, serves=True)
     settings = web_settings(loaded.settings)

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from detent.connecting import connected, topic_settings
-from detent.options import Changes, ConfigFile, StateDir, settings_for
+from detent.options import BootstrapServers, Changes, ConfigFile, StateDir, at_cluster, settings_for
 from detent.settings import Settings, parse_address, says
 from detent.settings_sources import flag
 from events.errors import DetentError
@@ -35,9 +35,7 @@ def run_worker(
     name: Annotated[str | None, typer.Option("--id", help=says("worker.id"))] = None,
     slots: Annotated[int | None, typer.Option("--slots", help=says("worker.slots"))] = None,
     engine: Annotated[str | None, typer.Option("--engine", metavar="MODULE:NAME", help=says("worker.engine"))] = None,
-    bootstrap_servers: Annotated[
-        str | None, typer.Option("--bootstrap-servers", help=says("kafka.bootstrap_servers"))
-    ] = None,
+    bootstrap_servers: BootstrapServers = None,
     state_dir: StateDir = None,
     config: ConfigFile = None,
     changes: Changes = None,
@@ -53,8 +51,7 @@ def run_worker(
         *flag("--id", "worker.id", name),
         *flag("--slots", "worker.slots", slots),
         *flag("--engine", "worker.engine", engine),
-        *flag("--bootstrap-servers", "kafka.bootstrap_servers", bootstrap_servers),
-        *flag("--state-dir", "state_dir", state_dir),
+        *at_cluster(bootstrap_servers, state_dir),
     ]
     loaded = settings_for(config, changes, flags, serves=True)
     worker = loaded.settings.worker.id or socket.gethostname()
