@@ -282,7 +282,8 @@ def _tick(ledger: Ledger, now_ms: int, settings: Settings) -> Outcome:
     silent_ms = now_ms - ledger.reached_at
     lost = f"lease lost: Kafka was not reached for {silent_ms} ms" if silent_ms > settings.lease_ms else ""
     outcomes = [_look_after(held, ledger.pulse(key), lost, now_ms, settings) for key, held in ledger.tasks.items()]
-    return joined([outcome for outcome in outcomes if outcome is not NOTHING])
+    told = [outcome for outcome in outcomes if outcome is not NOTHING]
+    return joined(told) if told else NOTHING
 
 
 def _look_after(held: Held, pulse: Pulse, lost: str, now_ms: int, settings: Settings) -> Outcome:

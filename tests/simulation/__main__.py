@@ -15,6 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from typing import NamedTuple
 
+from events.collector import paused_collector
 from tests.simulation.mutants import MUTANTS, Plant
 from tests.simulation.world import World, all_of_them
 
@@ -37,7 +38,8 @@ def tell(seed: int, *, trace: bool = False, lets: Callable[[int], bool] = all_of
     world, violation = World(seed, lets=lets), ""
     world.checker.tracing = trace
     try:
-        world.run()
+        with paused_collector():
+            world.run()
     except Exception as error:  # noqa: BLE001  whatever goes wrong under a seed is a finding
         violation = f"{type(error).__name__}: {error}"
     return Told(seed, violation, world.steps, world.checker.transitions, world.counts, world.struck)

@@ -61,8 +61,8 @@ class Checker:
                 self.look(offset, key, value if isinstance(value, Event) else None)
             self.reading.take(key, value)
             self.epoch = max(self.epoch, epoch)
-        twice = self.world.data.twice
-        self.must(not twice, f"rows published more than once: {twice[:3]}")
+        if twice := self.world.data.twice:
+            raise Violation(f"rows published more than once: {twice[:3]}")
         if self.world.steps % 40 == 0:
             self.overdue()
         if found:
@@ -75,8 +75,9 @@ class Checker:
         """What the leader knows is what a follower knows: nothing but the fold of the log."""
         owner = self.world.broker.producers.get("shard-0")
         for process in self.world.coordinators:
-            if process.alive and owner is not None and process.leading == owner.epoch and not owner.open:
-                self.must(process.state.jobs == self.reading.state.jobs, f"{process.name} knows what the log does not")
+            leads = process.alive and owner is not None and process.leading == owner.epoch and not owner.open
+            if leads and process.state.jobs != self.reading.state.jobs:
+                raise Violation(f"{process.name} knows what the log does not")
 
     def replay(self) -> Reading:
         """The log as it is now, compacted as it is, from its first record: the state at this time."""
@@ -93,9 +94,10 @@ class Checker:
 
     def overdue(self) -> None:
         """A deadline on the log is kept, whoever leads: late by a takeover or two, not more."""
+        now = self.world.now
         for key, event in self.known.items():
-            late = self.world.now - event.due_at if event.due_at else 0
-            self.must(late < OVERDUE_MS, f"{key} was due {late} ms ago: {event.transition} {event.to}")
+            if event.due_at and now - event.due_at >= OVERDUE_MS:
+                raise Violation(f"{key} was due {now - event.due_at} ms ago: {event.transition} {event.to}")
 
     def always(self) -> None:
         """No pipeline runs without its next step due: a checkpoint, or the end of the one in flight."""
@@ -103,9 +105,10 @@ class Checker:
             if job.event is None or job.event.to not in ("SCHEDULED", "RUNNING"):
                 continue
             for number, pipeline in job.pipelines.items():
-                dues = [e.due_at for e in (pipeline.event, pipeline.pending, pipeline.checkpoint) if e is not None]
-                running = pipeline.event is not None and pipeline.event.to == "RUNNING"
-                self.must(not running or any(dues), f"{name}/{number} is RUNNING with no checkpoint due")
+                if pipeline.event is None or pipeline.event.to != "RUNNING":
+                    continue
+                if not any(e and e.due_at for e in (pipeline.event, pipeline.pending, pipeline.checkpoint)):
+                    raise Violation(f"{name}/{number} is RUNNING with no checkpoint due")
 
     def trace(self, offset: int, key: str, event: Event | None) -> None:
         """A line a person can read: when, where, what, and why."""
@@ -130,9 +133,12 @@ class Checker:
             return
         self.transitions += entity.kind != "cursor"
         was = before.to if before else ""
-        self.must(event.from_ == was, f"{key} at {offset} says it left {event.from_!r}, it was {was!r}")
-        self.must(allows(entity.kind, event.transition, was), f"{key} at {offset}: {event.transition} from {was!r}")
-        self.must(event.logic >= self.logic, f"{key} at {offset}: logic {event.logic} leads over {self.logic}")
+        if event.from_ != was:
+            raise Violation(f"{key} at {offset} says it left {event.from_!r}, it was {was!r}")
+        if not allows(entity.kind, event.transition, was):
+            raise Violation(f"{key} at {offset}: {event.transition} from {was!r}")
+        if event.logic < self.logic:
+            raise Violation(f"{key} at {offset}: logic {event.logic} leads over {self.logic}")
         self.logic = event.logic
         self.known[key] = event
         if not self.stays(key, event):

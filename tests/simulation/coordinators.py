@@ -147,6 +147,8 @@ class Coordinator:
     def lead(self) -> None:
         world, now = self.world, self.now
         world.beaten = world.now
+        if self.is_quiet(now):
+            return
         before = self.positions()
         positions = dict(before)
         inputs: list[tuple[Input, Cause]] = []
@@ -170,6 +172,15 @@ class Coordinator:
             orders = tuple(order for d in decided for order in d.orders)
             notes = tuple(note for d in decided for note in d.notes)
             self.write(Decision(events, orders, notes), positions, folded=True)
+
+    def is_quiet(self, now: int) -> bool:
+        """Nothing has come in since it last wrote, and nothing is due."""
+        if self.heartbeats < self.beats.stable or now - self.swept > 1000 or self.state.timers[:1] < [(now + 1, "")]:
+            return False
+        cursor = self.state.cursor.state if self.state.cursor else None
+        if not isinstance(cursor, Cursor):
+            return False
+        return all(self.inputs[p.topic].stable <= p.offset for p in cursor.positions)
 
     def decide(self, given: Input, now: int, cause: Cause) -> Decision:
         """The next input of the group sees it."""

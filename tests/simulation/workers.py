@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from events.records import TaskFailed
+from tests.simulation.checker import Violation
 from tests.simulation.data import Loop
 from workers import happenings as h
 from workers.core import decide, heartbeat, may_publish
@@ -59,8 +60,8 @@ class Worker:
             loop = self.loops.get(
                 Identity(report.job, report.incarnation, report.pipeline, report.task, report.attempt)
             )
-            lie = loop is not None and not loop.stopping and isinstance(report.happening, TaskFailed)
-            self.world.checker.must(not lie, f"{self.name} says that a running attempt failed: {report.happening}")
+            if loop is not None and not loop.stopping and isinstance(report.happening, TaskFailed):
+                raise Violation(f"{self.name} says that a running attempt failed: {report.happening}")
             self.world.deliver("reports", report.job, report)
 
     def act(self, effect: h.Effect) -> None:

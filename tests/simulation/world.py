@@ -61,6 +61,7 @@ class World:
         self.seed, self.rng = seed, random.Random(seed)
         self.now = BEGIN_MS
         self.faulty, self.lets = faults, lets
+        self.troubled = faults  # until the end of the faults
         self.struck: list[tuple[int, int, str]] = []  # what went wrong: its number, when, what
         self.strikes = 0
         self.swarm: dict[str, float] = {}
@@ -112,10 +113,6 @@ class World:
         """What a process ignored, and why: for whoever tells the story."""
 
     # What goes wrong ---------------------------------------------------------------------------------------------
-
-    @property
-    def troubled(self) -> bool:
-        return self.faulty and self.now < BEGIN_MS + FAULTS_FOR_MS
 
     def count(self, what: str) -> None:
         self.counts[what] += 1
@@ -380,6 +377,7 @@ class World:
                 self.now += self.step_ms - self.idle_step_ms
                 break
         self.broker.now = self.now
+        self.troubled = self.faulty and self.now < BEGIN_MS + FAULTS_FOR_MS
         self.steps += 1
         if self.down:
             self.revive()
