@@ -110,18 +110,21 @@ class Trial:
         return found + [f"{k} was started anew" for k in touched] + [f"{k} was placed twice" for k in twice]
 
 
-def measure(trial: Trial, name: str, strike: Callable[[Child], None], times: int) -> tuple[list[float], list[float]]:
-    """What was seen from outside, and how far the leader's own account is from it; in ms."""
-    seen, off = [], []
+Accounts = list[dict[str, float]]
+
+
+def measure(trial: Trial, name: str, strike: Callable[[Child], None], times: int) -> tuple[list[float], Accounts]:
+    """What was seen from outside, and each new leader's own account of it by phases; in ms."""
+    seen, told = [], []
     for number in range(times):
         harness.progress(f"{name}: {number + 1} of {times}")
         struck = trial.look.leader(0)
         took_ms, phases = trial.take(strike)
         seen.append(took_ms)
-        off.append(abs(took_ms - sum(phases.values())))
+        told.append(phases)
         trial.again(struck)
     harness.progress("")
-    return seen, off
+    return seen, told
 
 
 def run(arguments: argparse.Namespace) -> harness.Result:
@@ -137,12 +140,11 @@ def run(arguments: argparse.Namespace) -> harness.Result:
             }
             trial.stable()
             findings = trial.findings()
-    for name, (seen, off) in measured.items():
-        figures |= {
-            f"{name}: median_ms": statistics.median(seen),
-            f"{name}: worst_ms": max(seen),
-            f"{name}: own account off by, median_ms": statistics.median(off),
-        }
+    for name, (seen, told) in measured.items():
+        off = [abs(took_ms - sum(phases.values())) for took_ms, phases in zip(seen, told, strict=True)]
+        figures |= {f"{name}: median_ms": statistics.median(seen), f"{name}: worst_ms": max(seen)}
+        figures |= {f"{name}: {p}, median_ms": statistics.median(each.get(p, 0.0) for each in told) for p in PHASES}
+        figures[f"{name}: own account off by, median_ms"] = statistics.median(off)
     figures["transitions seen"] = len(look.seen)
     figures["findings"] = "; ".join(findings[:5]) or "none"
     median = {name: statistics.median(seen) for name, (seen, _) in measured.items()}

@@ -233,13 +233,14 @@ class ShardRunner:
         assert self.replica is not None
         around, now = self._around, monotonic_ms()
         event = self.replica.state.leader
+        leader = event.state if event is not None and isinstance(event.state, Leader) else None
         known_ms = max(around.peers.begun_ms, int(self.replica.heard_s * 1000))
-        if now - around.peers.begun_ms < 3 * around.timing.beat_ms:
+        called = event is not None and event.to == "VACANT" and leader is not None and leader.successor == around.name
+        if not called and now - around.peers.begun_ms < 3 * around.timing.beat_ms:
             return None  # it does not know the others yet
-        if event is None or not isinstance(event.state, Leader):
+        if event is None or leader is None:
             settled = now - around.peers.begun_ms > around.timing.detection_ms
             return Turn("the shard never had a leader", now) if settled else None
-        leader = event.state
         if event.to == "VACANT":
             return Turn(f"{leader.coordinator} resigned", int(self.replica.heard_s * 1000))
         heard_ms = max(known_ms, around.peers.last_heard_ms(leader.coordinator, self.shard))

@@ -94,7 +94,8 @@ def test_a_stopped_attempt_leaves_neither_thread_nor_job_nor_pieces(engine: Spar
 
     def running() -> list[int]:
         found = [tracker.getJobInfo(number) for number in tracker.getJobIdsForGroup(loop.group)]
-        return [info.get().jobId() for info in found if str(info.get().status()) == "RUNNING"]
+        told = [info.get() for info in found if not info.isEmpty()]
+        return [info.jobId() for info in told if str(info.status()) == "RUNNING"]
 
     until(running, "a job")
     assert isinstance(slow.stop(who), h.Stopped)

@@ -45,6 +45,7 @@ class FilesSink:
         self._name, self._job = step.name, f"{file_name(job)}-{incarnation}"
         self._path = local_path(step, self._options.path)
         self._staging = self._path / STAGING / self._job
+        self._unfinished: Path | None = None
 
     @property
     def staging(self) -> Path:
@@ -86,13 +87,10 @@ class FilesSink:
     # Staging ---------------------------------------------------------------------------------------------------------
 
     def stage(self, frame: DataFrame, who: Identity, rows: int) -> Sequence[Piece]:
-        name = piece_name(who)
-        folder = self._staging / name
-        try:
-            return self._stage_in(folder, frame, rows)
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
+        self._unfinished = self._staging / piece_name(who)
+        pieces = self._stage_in(self._unfinished, frame, rows)
+        self._unfinished = None
+        return pieces
 
     def _stage_in(self, folder: Path, frame: DataFrame, rows: int) -> list[Piece]:
         options = self._options
@@ -127,8 +125,10 @@ class FilesSink:
         return sum(_rows_of(path) for path in _data_files(folder))
 
     def discard(self, pieces: Sequence[Piece]) -> None:
-        for piece in pieces:
-            shutil.rmtree(self._staging / piece.name, ignore_errors=True)
+        """What is unfinished goes with them: Spark may have gone on writing it for a while after it was cancelled."""
+        for folder in (self._unfinished, *(self._staging / piece.name for piece in pieces)):
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def remove(self) -> int:
         try:

@@ -37,6 +37,7 @@ IDLE_S = 0.05  # between looks at a source that has nothing now
 PROGRESS_S = 0.25
 SPARK_PATIENCE_S = 120.0
 LOSS_S = 2.0
+CANCEL_PATIENCE_S = 5.0
 PARTITIONS = "spark.sql.files.minPartitionNum"
 
 
@@ -253,6 +254,7 @@ class Loop(threading.Thread):
 
     def _let_go(self) -> None:
         """What was staged and never acknowledged goes; where that fails, the removal of staging takes it."""
+        self._try(self._wait_for_tasks)
         for name, sink in self._sinks.items():
             mine = [piece for of, piece in self._pieces if of == name]
             self._try(lambda sink=sink, mine=mine: sink.discard(mine))  # type: ignore[misc]
@@ -260,6 +262,16 @@ class Loop(threading.Thread):
         if self._source is not None:
             self._try(self._source.close)
         self._pieces.clear()
+
+    def _wait_for_tasks(self) -> None:
+        """What it staged is not removed under the hands of Spark's tasks: they would make it anew."""
+        by = time.monotonic() + CANCEL_PATIENCE_S
+        while self.session is not None and self._lost is None and self._spark.active_tasks(self.session, self.group):
+            if time.monotonic() > by:
+                self._log.warning("Spark's tasks still run %.0f s after they were cancelled", CANCEL_PATIENCE_S)
+                return
+            with self._told:
+                self._told.wait_for(lambda: self._lost is not None, IDLE_S)
 
     def _try(self, what: Callable[[], object]) -> None:
         try:

@@ -167,6 +167,21 @@ class Spark:
         context: Any = session.sparkContext
         context._jsc.sc().cancelJobGroupAndFutureJobs(group)
 
+    def active_tasks(self, session: SparkSession, group: str) -> int:
+        """How many of the group's tasks run, those of cancelled jobs too: it takes them a moment to see that they are
+        to end, and they write until then. Spark Connect does not tell."""
+        if self._settings.is_connect:
+            return 0
+        context: Any = session.sparkContext
+        jvm = context._jsc.sc()
+        tracker, found = jvm.statusTracker(), 0
+        for job in tracker.getJobIdsForGroup(group):
+            info = tracker.getJobInfo(job)
+            for stage in () if info.isEmpty() else info.get().stageIds():
+                about = tracker.getStageInfo(stage)
+                found += 0 if about.isEmpty() else about.get().numActiveTasks()
+        return found
+
     def pulse(self, session: SparkSession, group: str) -> tuple[object, ...]:
         """What changes as long as Spark gets on with the group's jobs; empty when nothing runs or nothing is told."""
         if self._settings.is_connect:
@@ -214,6 +229,7 @@ class Spark:
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     def _begin(self) -> SparkSession:
+        guard_the_logger_class()
         if self._settings.is_connect:
             return _connect(self._settings)
         session, self._process = _launch(self._settings, self._jars())
@@ -258,6 +274,24 @@ class Spark:
 
 def _tag(group: str) -> str:
     return group.replace(",", "%2C")
+
+
+def guard_the_logger_class() -> None:
+    """To make a logger of its own, PySpark changes for a moment what the whole process makes loggers of. Two threads
+    at once, as when two tasks fail together, leave it changed: from then on every new logger would write JSON to
+    stderr, past its settings. Under logging's own lock nobody is in between."""
+    from pyspark.logger import PySparkLogger
+
+    make: Any = PySparkLogger.getLogger
+    if getattr(make, "guarded", False):
+        return
+
+    def get_logger(name: str | None = None) -> PySparkLogger:
+        with logging._lock:  # type: ignore[attr-defined]
+            return cast("PySparkLogger", make(name))
+
+    get_logger.guarded = True  # type: ignore[attr-defined]
+    PySparkLogger.getLogger = staticmethod(get_logger)  # type: ignore[method-assign]
 
 
 def _connect(settings: SparkSettings) -> SparkSession:
