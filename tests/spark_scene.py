@@ -7,17 +7,19 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.fleet import Child
+from bench.fleet import LIBC, Child
 from events.records import CheckpointAcked, Submit
 from tests.scenes import ENV, Scene
-from tests.spark_parts import ids, sink, source
+from tests.spark_parts import ids, sink, source, transform
 
 LIMIT_S = 120.0
+AT_FDCWD, RENAME_EXCHANGE = -100, 2
 SLOW = "java_method('java.lang.Thread', 'sleep', 2L)"  # for each row
 
 
@@ -31,10 +33,12 @@ class SparkJob:
     rows: int
     env: dict[str, Any] = field(default_factory=dict)
 
-    def submit(self, of: dict[str, Any] | None = None, parallelism: int = 1, **options: Any) -> None:
+    def submit(self, of: dict[str, Any] | None = None, parallelism: int = 1, query: str = "", **options: Any) -> None:
         given = of or source(rows=self.rows, parallelism=parallelism, **options.pop("source", {}))
         env = ENV | {"cleanup_delay_ms": 500} | self.env
-        body = {"env": env, "source": [given], "sink": [sink(self.out, **options)]}
+        steps = [transform("between", "sql", "in", query=query)] if query else []
+        sinks = [sink(self.out, "between" if query else "in", **options)]
+        body = {"env": env, "source": [given], "transform": steps, "sink": sinks}
         self.scene._send(self.name, Submit(specification=json.dumps(body)))
 
     # What is there ---------------------------------------------------------------------------------------------------
@@ -94,14 +98,35 @@ class SparkJob:
 
 def java_of(worker: Child) -> int:
     """The JVM under a worker; 0 while there is none."""
+    return java_under(worker.process.pid)
+
+
+def java_under(process: int) -> int:
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             text = stat.read_text()
         except OSError:
             continue
-        if "(java)" in text and int(text.rpartition(")")[2].split()[1]) == worker.process.pid:
+        if "(java)" in text and int(text.rpartition(")")[2].split()[1]) == process:
             return int(stat.parent.name)
     return 0
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Two names change places in one step: nobody finds nothing there."""
+    if LIBC.renameat2(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE):
+        raise OSError(f"{one} and {other} could not be exchanged")
+
+
+@contextmanager
+def refusing(path: Path) -> Iterator[None]:
+    """A sink's directory is gone meanwhile, and something else is in its place."""
+    aside = path.with_name(f"{path.name}.aside")
+    aside.touch()
+    exchange(path, aside)
+    yield
+    exchange(path, aside)
+    aside.unlink()
 
 
 def strike(worker: Child, window: Callable[[], bool], limit_s: float = LIMIT_S) -> None:

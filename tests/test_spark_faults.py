@@ -17,7 +17,7 @@ from events.embedded import EmbeddedBroker
 from events.records import TaskFailed
 from tests.scenes import Scene, a_scene
 from tests.spark_parts import files_in
-from tests.spark_scene import LIMIT_S, SLOW, SparkJob, java_of, strike
+from tests.spark_scene import LIMIT_S, SLOW, SparkJob, java_of, refusing, strike
 
 pytestmark = [pytest.mark.broker, pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")]
 NAMES = (f"data-{number}" for number in itertools.count())
@@ -116,22 +116,18 @@ def test_K_coordinator_and_worker_die_together(scene: Scene, a_job: Any) -> None
 
 
 @pytest.mark.parametrize("well_again", [True, False])
-def test_K_a_sink_that_refuses(scene: Scene, a_job: Any, tmp_path: Path, well_again: bool) -> None:
+def test_K_a_sink_that_refuses(scene: Scene, a_job: Any, well_again: bool) -> None:
     """Its directory is gone, and something else is in its place."""
     restart = {"retries": 30 if well_again else 2, "backoff_ms": 200, "max_backoff_ms": 500}
     job = a_job(2000, restart=restart)
     job.submit(source={"rate": 300})
     job.committed()
-    job.out.rename(tmp_path / "aside")
-    job.out.touch()
-    scene.until(lambda: scene.said(job.name, TaskFailed), "a failure")
+    with refusing(job.out):
+        scene.until(lambda: scene.said(job.name, TaskFailed), "a failure")
+        if not well_again:
+            scene.look.until_job(job.name, "FAILED", limit_s=LIMIT_S)
     if well_again:
-        job.out.unlink()
-        (tmp_path / "aside").rename(job.out)
         job.finished()
         return
-    scene.look.until_job(job.name, "FAILED", limit_s=LIMIT_S)
-    job.out.unlink()
-    (tmp_path / "aside").rename(job.out)
     job.tidy()
     assert files_in(job.out), "what was committed stays"

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from workers.spark.loop import brief
 from workers.spark.pace import Pace
 
 
@@ -50,3 +51,13 @@ def test_a_source_with_little_to_read_changes_nothing() -> None:
     assert pace.goal == 1000
     pace.took(0, 5.0)
     assert pace.goal == 1000
+
+
+def test_an_error_of_java_can_be_told_of_when_java_is_gone() -> None:
+    class OfJava(Exception):
+        errmsg = "An error occurred while calling o1.save."
+
+        def __str__(self) -> str:
+            raise ConnectionRefusedError("nobody is there")
+
+    assert brief(OfJava()) == "OfJava: An error occurred while calling o1.save. nobody is there"

@@ -38,9 +38,13 @@ def make_directory(path: Path) -> None:
 def write_durably(path: Path, content: bytes, unique: str) -> None:
     """Whole or not at all, and there to stay when this returns. `unique` keeps writers of the same file apart."""
     part = path.with_name(f"{path.name}.{unique}.part")
-    with part.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    try:
+        with part.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except OSError:  # as when the disk is full: what is tried again and again must not pile up
+        part.unlink(missing_ok=True)
+        raise
     sync_directory(path.parent)

@@ -95,7 +95,7 @@ class FilesSink:
     def _stage_in(self, folder: Path, frame: DataFrame, rows: int) -> list[Piece]:
         options = self._options
         if 0 <= rows <= FEW_ROWS and options.format == "parquet" and not options.partition_by and not options.writer:
-            count = _write_here(frame, folder)
+            count = self._write_here(frame, folder)
         else:
             count = self._write_by_spark(frame, folder)
         files = sorted(str(path.relative_to(folder)) for path in _data_files(folder))
@@ -107,6 +107,18 @@ class FilesSink:
             sync_directory(directory)
         sync_directory(self._staging)
         return [Piece(folder.name, count, size, zlib.compress(json.dumps(files).encode()))]
+
+    def _write_here(self, frame: DataFrame, folder: Path) -> int:
+        from pyarrow import parquet
+
+        table = frame.toArrow()
+        try:
+            folder.mkdir()
+            if table.num_rows:
+                parquet.write_table(table, folder / "part.parquet")
+        except OSError as error:  # pyarrow does not say where
+            raise Refused(f"sink {self._name!r} can't write to {folder}: {error}", lasting=False) from error
+        return int(table.num_rows)
 
     def _write_by_spark(self, frame: DataFrame, folder: Path) -> int:
         from pyspark.sql import Observation
@@ -177,6 +189,8 @@ class FilesSink:
         gone = [staged for staged, published in moves if not staged.exists() and not published.exists()]
         if gone:
             shown = ", ".join(str(path.relative_to(self._staging)) for path in gone[:3])
+            if not self._staging.is_dir():  # as when a file system is not mounted: it may come back with all of them
+                raise Refused(f"{self._staging} is not there, and with it {len(gone)} staged files", lasting=False)
             raise Refused(f"{len(gone)} staged files are gone from {self._staging}: {shown}")
 
     def _move(self, staged: Path, published: Path, may_publish: MayPublish) -> None:
@@ -242,16 +256,6 @@ def _data_files(folder: Path) -> Iterator[Path]:
         for name in sorted(names):
             if not name.startswith((".", "_")):
                 yield Path(parent) / name
-
-
-def _write_here(frame: DataFrame, folder: Path) -> int:
-    from pyarrow import parquet
-
-    table = frame.toArrow()
-    folder.mkdir()
-    if table.num_rows:
-        parquet.write_table(table, folder / "part.parquet")
-    return int(table.num_rows)
 
 
 def _rows_of(path: Path) -> int:

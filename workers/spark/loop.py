@@ -26,7 +26,7 @@ from workers.plan import OptionsRefused, PlanError, task_plan
 from workers.spark.api import Context, Piece, Refused, Sink, Slice, Source, Unservable, tagged
 from workers.spark.kinds import make_sink, make_source
 from workers.spark.pace import Pace
-from workers.spark.session import NoSpark, Spark
+from workers.spark.session import NoSpark, Spark, text_of
 from workers.spark.transforms import Graph
 
 if TYPE_CHECKING:
@@ -282,6 +282,6 @@ class Loop(threading.Thread):
 
 def brief(error: BaseException) -> str:
     """What Spark says in its first lines; the rest, the Java stack, is in the log."""
-    lines = [line for line in str(error).splitlines() if line.strip()]
+    lines = [line for line in text_of(error).splitlines() if line.strip()]
     told = [line.strip() for line in lines if not line.lstrip().startswith(("at ", "..."))]
     return f"{type(error).__name__}: {' '.join(told[:6])}"[:1500]

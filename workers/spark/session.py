@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 from events.errors import DetentError
 from events.jars import SPARK_JARS, fetch_jars
 from events.log_fields import with_fields
+from workers.spark.shipping import ship
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,6 +34,7 @@ LOOK_S = 0.2
 STEADY_S = 60.0  # a session that has lived so long is no proof of a lasting fault when it dies
 LOG_FILE = "spark.log"
 POOL = "spark.scheduler.pool"
+PYTHON = "spark.pyspark.python"
 
 # What a driver of many small jobs needs; `worker.spark.conf` overrides each. Reasons and figures: docs/dataplane.md.
 TUNING: Mapping[str, str] = {
@@ -211,7 +213,7 @@ class Spark:
             try:
                 session = self._begin()
             except Exception as error:  # noqa: BLE001  whatever it is, it is tried again, and said meanwhile
-                why = f"{type(error).__name__}: {error}"
+                why = f"{type(error).__name__}: {text_of(error)}"
             else:
                 self._log.info("Spark is there after %.1f s", time.monotonic() - began)
                 with self._changed:
@@ -251,6 +253,8 @@ class Spark:
                 return f"its JVM has ended with code {process.returncode}; see {self._settings.directory / LOG_FILE}"
             if process is None and session.is_stopped:  # type: ignore[attr-defined]  # of Connect only
                 return "the connection to the server has ended"
+            if process is not None and not self._settings.is_local and _has_stopped(session):
+                return f"its cluster has given it up; see {self._settings.directory / LOG_FILE}"
             with self._changed:
                 self._changed.wait_for(lambda: self._closing, LOOK_S)
         return "the worker ends"
@@ -270,6 +274,25 @@ class Spark:
                 session.stop()
         if session is not None:
             self._died(why)
+
+
+def text_of(error: BaseException) -> str:
+    """What it says; an error of Java asks the JVM for that, which may be gone by now."""
+    try:
+        return str(error)
+    except Exception as again:  # noqa: BLE001  whatever befalls the asking, the first error is the one to tell of
+        return f"{getattr(error, 'errmsg', '')} {again}".strip()
+
+
+def _has_stopped(session: SparkSession) -> bool:
+    """Where a cluster ends an application, or is gone for too long, its JVM lives on without a use."""
+    from py4j.protocol import Py4JError
+
+    context: Any = session.sparkContext
+    try:
+        return bool(context._jsc.sc().isStopped())
+    except (OSError, Py4JError):  # the JVM has ended, which is seen next
+        return False
 
 
 def _tag(group: str) -> str:
@@ -312,8 +335,10 @@ def _launch(settings: SparkSettings, jars: Path | None) -> tuple[SparkSession, s
     conf = SparkConf(loadDefaults=False)
     for name, value in settings.all_conf(jars).items():
         conf.set(name, value)
-    if settings.is_local:  # Spark's Python processes are of this Python, with its packages
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # Spark's Python processes are of this Python, with its packages; PySpark looks for it nowhere else.
+    if (python := settings.conf.get(PYTHON)) is not None:
+        os.environ["PYSPARK_PYTHON"] = python
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     log = settings.directory / LOG_FILE
     if log.exists():
         log.replace(log.with_suffix(".previous.log"))
@@ -321,6 +346,8 @@ def _launch(settings: SparkSettings, jars: Path | None) -> tuple[SparkSession, s
         gateway: Any = launch_gateway(conf, {"stdout": said, "stderr": said})  # type: ignore[no-untyped-call]
     try:
         context = SparkContext(conf=conf, gateway=gateway)
+        if not settings.is_local:
+            ship(context, settings.directory)
         session = SparkSession(context)
     except BaseException:
         gateway.proc.kill()

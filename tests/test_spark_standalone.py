@@ -1,0 +1,72 @@
+"""A worker whose Spark is a standalone cluster: executors are other processes, with directories of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.fleet import SPARK
+from events.embedded import EmbeddedBroker
+from events.records import Cancel
+from tests.connectors.test_kafka_source import Topic
+from tests.scenes import Scene, a_scene
+from tests.spark_cluster import HERE, QUICK, SparkCluster, a_spark_cluster
+from tests.spark_parts import source
+from tests.spark_scene import LIMIT_S, SLOW, SparkJob, java_under
+
+pytestmark = pytest.mark.broker
+ROWS = 1000
+CONF = {
+    "spark.driver.host": HERE,
+    "spark.driver.bindAddress": HERE,
+    "spark.driver.memory": "512m",
+    "spark.executor.memory": "512m",
+    "spark.driver.extraJavaOptions": " ".join(QUICK[1:]),
+    "spark.executor.extraJavaOptions": " ".join(QUICK[1:]),
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    with a_spark_cluster(tmp_path_factory.mktemp("spark-cluster")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def scene(broker: EmbeddedBroker, cluster: SparkCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    settings = {"worker__engine": SPARK, "worker__spark__slice_ms": 300, "worker__spark__master": cluster.address}
+    settings |= {f"worker.spark.conf.{name}": value for name, value in CONF.items()}
+    directory = tmp_path_factory.mktemp("spark-scene")
+    with a_scene(broker.bootstrap_servers, directory, coordinators=1, **settings) as made:
+        yield made
+
+
+def test_jobs_on_a_standalone_cluster(scene: Scene, cluster: SparkCluster, tmp_path: Path) -> None:
+    """One that is cancelled lets the cores go, though its tasks would sleep for an hour; one whose rows are read by
+    Python in an executor that is killed meanwhile has each of them once."""
+    asleep = SparkJob(scene, "asleep", tmp_path / "asleep", 4)
+    hour = "java_method('java.lang.Thread', 'sleep', 3600000L)"
+    asleep.submit(source={"columns": {"hour": hour}}, parallelism=2, partition_by=["hour"])
+    scene.until(asleep.being_written, "tasks on executors", LIMIT_S)
+    scene.send(asleep.name, Cancel())
+    scene.look.until_job(asleep.name, "CANCELED", limit_s=LIMIT_S)
+
+    topic = Topic(scene.cluster.bootstrap_servers)
+    for partition in (0, 1):
+        ids = range(partition, ROWS, 2)
+        topic.send([json.dumps({"id": i}).encode() for i in ids], partition)
+    job = SparkJob(scene, "read", tmp_path / "out", ROWS)
+    given = {"bootstrap_servers": topic.servers, "topics": [topic.name], "format": "json", "schema": "id BIGINT"}
+    query = f"SELECT id, id % 2 AS part, {SLOW} AS slow FROM input"
+    job.submit(source(kind="kafka", **given), query=query, partition_by=["part"])
+    scene.until(job.being_written, "tasks on executors", LIMIT_S)
+    killed = java_under(cluster.worker)
+    os.kill(killed, signal.SIGKILL)
+    job.finished()
+    assert java_under(cluster.worker) not in (0, killed)
+    asleep.tidy()
