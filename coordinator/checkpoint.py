@@ -141,15 +141,16 @@ def published_rows(pipeline: PipelineView) -> int:
     return known.published_rows - open_rows
 
 
-def committers(draft: Draft, pipeline: PipelineView) -> list[str]:
-    """Workers to choose from for publishing. Once one has failed for good: those that were told before and may still be
-    at it; only when there is none left can anybody's word be the last."""
+def committers(draft: Draft, job: JobView, pipeline: PipelineView) -> list[str]:
+    """Workers to choose from for publishing: those that have its tasks, else one with its labels. Once one has failed
+    for good: those that were told before and may still be at it; only when there is none left can anybody's word be
+    the last."""
     assert pipeline.checkpoint is not None
     known = checkpoint_of(pipeline.checkpoint)
     if known.refused and (at_it := holders(draft, pipeline)):
         return sorted(worker for worker in at_it if usable(draft.state, worker))
     here = sorted({task_of(t).worker for t in pipeline.tasks.values() if usable(draft.state, task_of(t).worker)})
-    other = None if here else choose_worker(draft.state, {}, ())
+    other = None if here else choose_worker(draft.state, job.plan.env.labels, ())
     return [other] if other else here
 
 
@@ -167,7 +168,7 @@ def order_commit(draft: Draft, job: JobView, number: int) -> None:
     event = pipeline.checkpoint
     assert event is not None
     known = checkpoint_of(event)
-    among = committers(draft, pipeline)
+    among = committers(draft, job, pipeline)
     worker = among[known.tries % len(among)] if among else None
     policy = job.plan.env.commit
     wait = min(policy.backoff_ms << min(known.tries, 20), policy.max_backoff_ms) if worker else NOBODY_MS

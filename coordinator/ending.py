@@ -14,6 +14,7 @@ from coordinator.deploy import choose_worker, task_of
 from coordinator.draft import Draft
 from coordinator.lifecycle import ACTIVE_TASK, ENDING_JOB, TERMINAL_JOB, TERMINAL_TASK
 from coordinator.savepoint import fail_savepoints, savepoint_of
+from coordinator.specification import plan
 from coordinator.state import JobView, State, entity_of
 from events.keys import named
 from events.records import Cleanup, Event, Job, RemoveStaging, StopTask, Summary
@@ -21,6 +22,7 @@ from events.records import Cleanup, Event, Job, RemoveStaging, StopTask, Summary
 STAGING = -1  # orders to remove staging are the job's, not a pipeline's or a task's
 AGAIN_MS = 2000
 AGAIN_AT_MOST_MS = 60_000
+PATIENT_TRIES = 6  # two minutes
 
 
 def job_of(job: JobView) -> tuple[Event, Job]:
@@ -128,7 +130,8 @@ def summary_of(job: JobView, event: Event, known: Job) -> Summary:
 def begin_cleanup(draft: Draft, event: Event) -> None:
     """Due: have a worker remove what is left in staging. Asked again until it is reported."""
     known, name = cleanup_of(event), event.job
-    worker = choose_worker(draft.state, {}, ()) or next(iter(sorted(draft.state.heard)), None)
+    body = specification_of(draft.state, name, known.owner)
+    worker = remover(draft.state, plan(body).env.labels if body else {}, known.tries)
     held = known.held_by if worker is None or worker in known.held_by else (*known.held_by, worker)
     reason = known.reason if worker else "no worker is there to remove what is staged"
     moved = replace(known, tries=known.tries + 1, held_by=held, reason=reason)
@@ -137,8 +140,16 @@ def begin_cleanup(draft: Draft, event: Event) -> None:
     entity = named("cleanup", name, known.owner)
     draft.emit(entity, transition, moved, incarnation=event.incarnation, due_at=draft.now + wait)
     if worker is not None:
-        action = RemoveStaging(specification=specification_of(draft.state, name, known.owner))
-        draft.order(event, STAGING, STAGING, worker, action)
+        draft.order(event, STAGING, STAGING, worker, RemoveStaging(specification=body))
+
+
+def remover(state: State, labels: dict[str, str], tries: int) -> str | None:
+    """A worker with the job's labels: others may not see what it has staged. Where none comes for long, anybody: an id
+    is not held for ever by labels that nobody has any more."""
+    fit = [worker for worker in sorted(state.heard) if labels.items() <= state.heard[worker].heartbeat.labels.items()]
+    if not fit and tries < PATIENT_TRIES:
+        return None
+    return choose_worker(state, labels if fit else {}, ()) or next(iter(fit or sorted(state.heard)), None)
 
 
 def specification_of(state: State, name: str, incarnation: int) -> str:

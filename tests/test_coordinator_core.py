@@ -17,11 +17,13 @@ from events.records import (
     CheckpointCommitted,
     CheckpointFailed,
     Command,
+    CommitCheckpoint,
     Deploy,
     Event,
     Order,
     Outcome,
     Pause,
+    RemoveStaging,
     Resume,
     Staged,
     StagingRemoved,
@@ -415,3 +417,26 @@ def test_deciding_changes_nothing(shard: Shard) -> None:
         assert not decide(shard.state, command, shard.now, Cause(kind="TIMER")).is_empty
     for name in ("jobs", "tasks_on", "waiting", "workers", "sequence", "epoch", "incarnations", "summaries"):
         assert getattr(shard.state, name) == getattr(before, name), name
+
+
+def test_what_a_job_has_staged_is_published_and_removed_where_its_labels_are(shard: Shard) -> None:
+    """w1 and w2, of the fixture, have none."""
+    shard.worker("w9", labels={"disk": "here"})
+    run(shard, 1, cleanup_delay_ms=10, labels={"disk": "here"}, checkpoint={"interval_ms": 100})
+    shard.wait(100)
+    ack(shard, 0, 1)
+    assert checkpoint(shard).to == "COMPLETED"
+    shard.now += LEASE_MS + 1
+    for other in ("w1", "w2"):
+        shard.worker(other)
+    shard.sweep()
+    assert shard.tasks() == ["CREATED"]  # it waits for such a worker
+    shard.wait(60_000)
+    shard.command("a", Cancel())
+    shard.worker("w9", labels={"disk": "here"})
+    shard.wait(2000)
+    committed(shard, 1)
+    shard.wait(10_000)
+    orders = [order for order in shard.new_orders() if isinstance(order, Order)]
+    assert {type(order.action) for order in orders} >= {CommitCheckpoint, RemoveStaging}
+    assert {order.worker for order in orders} == {"w9"}
