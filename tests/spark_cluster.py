@@ -1,11 +1,12 @@
 """A Spark standalone cluster on this machine, from the jars that come with PySpark: a master and a worker, each on a
-port of its own choice."""
+port of its own choice. Or a Spark Connect server."""
 
 from __future__ import annotations
 
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from events.java import find_java
 
 HERE = "127.0.0.1"
 MASTER, WORKER = "org.apache.spark.deploy.master.Master", "org.apache.spark.deploy.worker.Worker"
+CONNECT = "org.apache.spark.sql.connect.service.SparkConnectServer"
+HOME = Path(pyspark.__file__).parent
 QUICK = ("-Xmx160m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")  # of a JVM that lives for seconds
 
 
@@ -40,16 +43,35 @@ def a_spark_cluster(directory: Path, cores: int = 2, memory: str = "512m") -> It
 
 
 @contextmanager
+def a_connect_server(directory: Path) -> Iterator[str]:
+    """Its address, as a master is named."""
+    submit = [str(HOME / "bin" / "spark-submit"), "--master", "local[2]", "--driver-memory", "512m"]
+    conf = {
+        "spark.connect.grpc.binding.address": HERE, "spark.connect.grpc.binding.port": "0", "spark.ui.enabled": "false",
+        "spark.driver.extraJavaOptions": " ".join(QUICK[1:]), "spark.sql.warehouse.dir": str(directory / "warehouse"),
+    }  # fmt: skip
+    given = [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
+    with _running(directory, "connect", [*submit, *given, "--class", CONNECT, "spark-internal"]) as (_, log):
+        yield "sc://" + _said(log, r"Spark Connect server started at: \S*?([\d.]+:\d+)")
+
+
+@contextmanager
 def _daemon(directory: Path, name: str, main: str, *arguments: str) -> Iterator[tuple[int, Path]]:
     """Its process and its log, while it runs."""
+    java = [str(find_java().executable), *QUICK, "-cp", f"{HOME}/jars/*"]
+    with _running(directory, name, [*java, main, "--host", HERE, "--webui-port", "0", *arguments]) as running:
+        yield running
+
+
+@contextmanager
+def _running(directory: Path, name: str, command: list[str]) -> Iterator[tuple[int, Path]]:
     directory.mkdir(parents=True, exist_ok=True)
     log = directory / f"{name}.log"
-    jars = Path(pyspark.__file__).parent / "jars"
-    command = [str(find_java().executable), *QUICK, "-cp", f"{jars}/*", main, "--host", HERE, "--webui-port", "0"]
-    environment = os.environ | {"SPARK_LOCAL_IP": HERE, "SPARK_HOME": str(jars.parent), "SPARK_SCALA_VERSION": "2.13"}
+    environment = os.environ | {"SPARK_LOCAL_IP": HERE, "SPARK_HOME": str(HOME), "SPARK_SCALA_VERSION": "2.13"}
+    environment |= {"PYSPARK_PYTHON": sys.executable}
     with log.open("wb") as said:
         process = subprocess.Popen(
-            [*command, *arguments], stdout=said, stderr=said, env=environment, cwd=directory, preexec_fn=_die_with_us
+            command, stdout=said, stderr=said, env=environment, cwd=directory, preexec_fn=_die_with_us
         )
     try:
         yield process.pid, log

@@ -261,6 +261,8 @@ class Loop(threading.Thread):
             self._try(sink.close)
         if self._source is not None:
             self._try(self._source.close)
+        if (session := self.session) is not None:
+            self._try(lambda: self._spark.leave(session))
         self._pieces.clear()
 
     def _wait_for_tasks(self) -> None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 from events.errors import DetentError
 from events.jars import SPARK_JARS, fetch_jars
 from events.log_fields import with_fields
-from workers.spark.shipping import ship
+from workers.spark.shipping import ARCHIVE, archived, ship
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,6 +69,11 @@ class SparkSettings:
     directory: Path  # the worker's own: Spark's log and warehouse are in it
     master: str = "local[*]"
     conf: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def archive(self) -> Path:
+        """Of our code, for executors."""
+        return self.directory / ARCHIVE
 
     @property
     def is_connect(self) -> bool:
@@ -144,6 +149,11 @@ class Spark:
         if self._settings.is_connect:
             return _connect(self._settings)
         return base.newSession()
+
+    def leave(self, session: SparkSession) -> None:
+        """Nobody uses it any more: a server keeps what a session has until it is told."""
+        if self._settings.is_connect:
+            session.stop()
 
     @property
     def cores(self) -> int:
@@ -233,6 +243,7 @@ class Spark:
     def _begin(self) -> SparkSession:
         guard_the_logger_class()
         if self._settings.is_connect:
+            archived(self._settings.archive)
             return _connect(self._settings)
         session, self._process = _launch(self._settings, self._jars())
         return session
@@ -321,9 +332,10 @@ def _connect(settings: SparkSettings) -> SparkSession:
     from pyspark.sql.connect.session import SparkSession as Remote
 
     session = cast("SparkSession", Remote.builder.remote(settings.master).create())
-    for name, value in settings.conf.items():
+    own = {name: value for name, value in TUNING.items() if session.conf.isModifiable(name)}
+    for name, value in (own | dict(settings.conf)).items():
         session.conf.set(name, value)
-    session.conf.set("spark.sql.session.timeZone", settings.conf.get("spark.sql.session.timeZone", "UTC"))
+    session.addArtifacts(str(settings.archive), pyfile=True)
     return session
 
 
@@ -347,7 +359,7 @@ def _launch(settings: SparkSettings, jars: Path | None) -> tuple[SparkSession, s
     try:
         context = SparkContext(conf=conf, gateway=gateway)
         if not settings.is_local:
-            ship(context, settings.directory)
+            ship(context, settings.archive)
         session = SparkSession(context)
     except BaseException:
         gateway.proc.kill()

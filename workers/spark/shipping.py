@@ -21,11 +21,10 @@ PACKAGES = ("schemas", "events", "workers")
 ARCHIVE = "detent.zip"
 
 
-def ship(context: SparkContext, directory: Path) -> None:
+def ship(context: SparkContext, archive: Path) -> None:
     """Executors import our packages from now on."""
-    archive = archived(directory / ARCHIVE)
     before = list(sys.path)
-    context.addPyFile(str(archive))
+    context.addPyFile(str(archived(archive)))
     sys.path[:] = before  # here they are imported from where they are
 
 

@@ -1,0 +1,54 @@
+"""A worker whose Spark is a Spark Connect server; skipped where its packages (extra `connect`) are not installed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.fleet import SPARK
+from events.embedded import EmbeddedBroker
+from events.records import Cancel
+from tests.connectors.test_kafka_source import Topic
+from tests.scenes import Scene, a_scene
+from tests.spark_cluster import a_connect_server
+from tests.spark_parts import source
+from tests.spark_scene import LIMIT_S, SparkJob
+
+for package in ("grpc", "grpc_status", "google.rpc", "pandas", "zstandard"):
+    pytest.importorskip(package, reason=f"Spark Connect needs {package}, which is not installed (extra: connect)")
+pytestmark = pytest.mark.broker
+ROWS = 1000
+
+
+@pytest.fixture(scope="module")
+def scene(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    with a_connect_server(tmp_path_factory.mktemp("spark-connect")) as address:
+        settings = {"worker__engine": SPARK, "worker__spark__slice_ms": 300, "worker__spark__master": address}
+        directory = tmp_path_factory.mktemp("spark-scene")
+        with a_scene(broker.bootstrap_servers, directory, coordinators=1, **settings) as made:
+            yield made
+
+
+def test_jobs_on_a_connect_server(scene: Scene, tmp_path: Path) -> None:
+    """One that is cancelled lets the cores go, though its tasks would sleep for an hour; one whose rows are read by
+    Python has each of them once, written by Spark and written here."""
+    asleep = SparkJob(scene, "asleep", tmp_path / "asleep", 4)
+    hour = "java_method('java.lang.Thread', 'sleep', 3600000L)"
+    asleep.submit(source={"columns": {"hour": hour}}, parallelism=2, partition_by=["hour"])
+    scene.until(asleep.being_written, "tasks of Spark", LIMIT_S)
+    scene.send(asleep.name, Cancel())
+    scene.look.until_job(asleep.name, "CANCELED", limit_s=LIMIT_S)
+
+    topic = Topic(scene.cluster.bootstrap_servers)
+    for partition in (0, 1):
+        topic.send([json.dumps({"id": i}).encode() for i in range(partition, ROWS, 2)], partition)
+    given = {"bootstrap_servers": topic.servers, "topics": [topic.name], "format": "json", "schema": "id BIGINT"}
+    jobs = [SparkJob(scene, name, tmp_path / name, ROWS) for name in ("partitioned", "plain")]
+    jobs[0].submit(source(kind="kafka", **given), query="SELECT id, id % 2 AS part FROM input", partition_by=["part"])
+    jobs[1].submit(source={"rate": 500}, query="SELECT id FROM input")
+    for job in jobs:
+        job.finished()
+    asleep.tidy()
