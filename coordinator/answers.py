@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from coordinator.cluster_viewing import MOST_TAKEOVERS, coordinator_view, shard_view, takeover_view, worker_views
 from coordinator.job_index import JobIndex, Listed
+from coordinator.lines import Lines
 from coordinator.soft_reading import FORGET_MS, SoftReading
 from coordinator.state import State
 from coordinator.viewing import NOTHING, Heard, checkpoint_views, command_views, ended_view, job_detail, job_view
@@ -30,8 +31,6 @@ from coordinator.views import (
 from events.keys import shard_of
 from events.records import Event, Leader
 
-FRESH_MS = 250  # for so long what only time changes in a line of a list may be out of date
-
 
 @dataclass(frozen=True)
 class Answers:
@@ -45,8 +44,7 @@ class Answers:
     soft: SoftReading | None = None
     unhealthy: Mapping[str, str] = field(default_factory=dict)
     lease_ms: int = 0
-    # Lines of jobs that were made a moment ago, and when. Whoever moves the states forgets those of jobs that change.
-    lines: dict[str, tuple[int, JobView]] = field(default_factory=dict)
+    lines: Lines = field(default_factory=Lines)  # whoever moves the states drops those of jobs that change
 
     def state_of(self, job: str) -> State:
         return self.states[shard_of(job, len(self.states))]
@@ -71,12 +69,12 @@ class Answers:
         state = self.state_of(listed.job)
         job = state.jobs.get(listed.job)
         if job is not None and job.event is not None and job.event.incarnation == listed.incarnation:
-            made = self.lines.get(listed.job)
-            if made is not None and made[1].incarnation == listed.incarnation and 0 <= self.at - made[0] < FRESH_MS:
-                return made[1]
+            kept = self.lines.get(listed.job, listed.incarnation, self.at, unhealthy=listed.job in self.unhealthy)
+            if kept is not None:
+                return kept
             found = job_view(state, listed.job, self.at, self._heard)
             if found is not None:
-                self.lines[listed.job] = (self.at, found)
+                self.lines.put(found, self.at)
             return found
         summary = state.summaries.get(listed.job, {}).get(listed.incarnation)
         return ended_view(state, summary) if summary is not None else None

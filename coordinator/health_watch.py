@@ -5,6 +5,7 @@ has changed, and when the time comes at which it would be unhealthy if nothing c
 from __future__ import annotations
 
 import heapq
+import sys
 from collections.abc import Callable
 
 from coordinator.health import INTERVALS, health
@@ -25,15 +26,15 @@ class HealthWatch:
     def touch(self, job: str) -> None:
         self._changed.add(job)
 
-    def look(self, now: int) -> None:
-        """At all that has changed or is due."""
+    def look(self, now: int, limit: int = sys.maxsize) -> bool:
+        """At all that has changed or is due, or so many of them. Returns whether there are more."""
         while self._due and self._due[0][0] <= now:
             at, job = heapq.heappop(self._due)
             if self._next.get(job) == at:
                 self._changed.add(job)
-        changed, self._changed = self._changed, set()
-        for job in changed:
-            self._look_at(job, now)
+        for _ in range(min(limit, len(self._changed))):
+            self._look_at(self._changed.pop(), now)
+        return bool(self._changed)
 
     def _look_at(self, name: str, now: int) -> None:
         self._next.pop(name, None)

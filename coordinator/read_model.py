@@ -13,11 +13,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
+from confluent_kafka import Message
+
 from coordinator.answers import Answers
 from coordinator.health_watch import HealthWatch
 from coordinator.job_index import JobIndex
 from coordinator.lifecycle import TERMINAL_JOB
-from coordinator.shard_reading import Changed, ShardReading
+from coordinator.lines import Lines
+from coordinator.shard_reading import Changed, Decoded, ShardReading
 from coordinator.soft_reading import SoftReading
 from coordinator.state import JobView as KnownJob
 from coordinator.state import State
@@ -88,7 +91,7 @@ class ReadModel:
         self._soft = SoftReading(self.codec, self._now_ms)
         self._index = JobIndex()
         self._health = HealthWatch(self._running)
-        self._lines: dict[str, tuple[int, JobView]] = {}
+        self._lines = Lines()
         self._looked_ms = 0
 
     # Following -------------------------------------------------------------------------------------------------------
@@ -168,42 +171,58 @@ class ReadModel:
         """Take over what has come since. For who has no thread; `start` has one."""
         assert self._reader is not None, "catch up first"
         arrived = self._reader.poll(timeout_s, AT_ONCE)
-        by_shard: dict[int, list[object]] = {}
-        jobs: set[str] = set()
+        by_shard: dict[int, list[Message]] = {}
+        for topic, partition, message in arrived:
+            if topic == "events":
+                by_shard.setdefault(partition, []).append(message)
+        decoded = {shard: each for shard, messages in by_shard.items() if (each := self._decoded(shard, messages))}
         changes = list[Change]()
         with self._lock:
-            for topic, partition, message in arrived:
-                if topic == "events":
-                    by_shard.setdefault(partition, []).append(message)
-                else:
-                    jobs |= self._soft.take(topic, message, self._now_ms())
-            for shard, messages in by_shard.items():
-                changes += self._take(shard, messages)
-            if jobs:
-                changes.append(Change(shard=None, offset=-1, jobs=tuple(sorted(jobs))))
-            now = self._now_ms()
-            if now - self._looked_ms >= HEALTH_MS:
-                self._looked_ms = now
-                self._health.look(now)
+            heard = {
+                job
+                for topic, _, message in arrived
+                if topic != "events"
+                for job in self._soft.take(topic, message, self._now_ms())
+            }
+            for job in heard:
+                self._lines.drop(job)
+            changes += [self._take(shard, each) for shard, each in decoded.items()]
+            if heard:
+                changes.append(Change(shard=None, offset=-1, jobs=tuple(sorted(heard))))
             if changes:
                 self._moved.notify_all()
             listeners = list(self._listeners)
+        self._look()
         for change in changes:
             for listener in listeners:
                 listener(change)
         return changes
 
-    def _take(self, shard: int, messages: list) -> Iterator[Change]:  # type: ignore[type-arg]
-        reading = self._readings[shard]
-        for records in self._cutters[shard].cut(messages):
-            changed = reading.apply(records)
-            self._note(changed)
-            jobs = sorted({each.entity.job for each in changed} - {""})
-            yield Change(shard=shard, offset=reading.table.next_offset - 1, jobs=tuple(jobs))
+    def _decoded(self, shard: int, messages: list[Message]) -> Decoded | None:
+        """What has come of a shard; None where no transaction ends in it. Others may ask meanwhile."""
+        ended = self._cutters[shard].cut(messages)
+        return self._readings[shard].decode([record for records in ended for record in records]) if ended else None
+
+    def _take(self, shard: int, decoded: Decoded) -> Change:
+        changed = self._readings[shard].fold(decoded)
+        self._note(changed)
+        jobs = sorted({each.entity.job for each in changed} - {""})
+        return Change(shard=shard, offset=decoded.next_offset - 1, jobs=tuple(jobs))
+
+    def _look(self) -> None:
+        """At the health of what has changed or is due, now and then, a few jobs at a time: others ask in between."""
+        now = self._now_ms()
+        if now - self._looked_ms < HEALTH_MS:
+            return
+        self._looked_ms = now
+        has_more = True
+        while has_more:
+            with self._lock:
+                has_more = self._health.look(now, AT_ONCE)
 
     def _note(self, changed: Iterable[Changed]) -> None:
         for entity, before, after in changed:
-            self._lines.pop(entity.job, None)
+            self._lines.drop(entity.job)
             if entity.kind in ("job", "summary"):
                 self._index.note(before, after)
             if entity.job and entity.kind not in ("summary", "command"):
@@ -232,11 +251,11 @@ class ReadModel:
     def offsets(self) -> dict[int, int]:
         """Of each shard, the offset up to which it is known here."""
         with self._lock:
-            return {reading.shard: reading.table.next_offset for reading in self._readings}
+            return {reading.shard: reading.next_offset for reading in self._readings}
 
     def wait_for(self, shard: int, offset: int, timeout_s: float) -> bool:
         """Read your writes: until the event at this offset of the shard is known here. False when it is not in time."""
-        return self._wait(lambda: self._readings[shard].table.next_offset > offset, timeout_s)
+        return self._wait(lambda: self._readings[shard].next_offset > offset, timeout_s)
 
     def wait_for_input(self, topic: str, shard: int, offset: int, timeout_s: float) -> bool:
         """Until the record at this offset of an input (`commands`, `reports`) is decided on, and that is known here."""
@@ -278,7 +297,7 @@ class ReadModel:
                 unhealthy=self._health.unhealthy,
                 lease_ms=self.lease_ms,
                 elections=[reading.elections for reading in self._readings],
-                offsets=[reading.table.next_offset for reading in self._readings],
+                offsets=[reading.next_offset for reading in self._readings],
                 lines=self._lines,
             )
 

@@ -1,12 +1,13 @@
 """A shard as a reader knows it: the newest bytes of every key under the rules of the log, and the state decoded from
 them, in step. For whoever looks and never leads: the read model, the state as of a time, verification.
 
-Touches no broker: it is given records. One thread at a time.
+Touches no broker: it is given records. One thread moves it: to decode what has come takes long and leaves the state as
+it is, so that others may look at it meanwhile; to fold what is decoded is quick.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from coordinator.state import State, entity_of, fold
@@ -23,6 +24,14 @@ class Changed(NamedTuple):
     entity: Entity
     before: Event | None
     after: Event | None
+
+
+class Decoded(NamedTuple):
+    """What is new of a shard at a transaction boundary, each entity once. None is not being there."""
+
+    entities: list[tuple[Entity, Event | None]]
+    elections: list[Event]
+    next_offset: int
 
 
 class WatchedTable(Table):
@@ -47,39 +56,50 @@ class WatchedTable(Table):
 
 class ShardReading:
     def __init__(self, shard: int, shards: int, codec: Codec) -> None:
-        self.shard, self._codec = shard, codec
+        self.shard, self._codec, self._place = shard, codec, Place("events", shard, -1)
         self.table = WatchedTable("events", shard, codec)
         self.state = State(shard, shards=shards)
         self.unreadable: dict[str, str] = {}  # what stands on the log and can't be read, and why
         self.elections: list[Event] = []  # each reign's, oldest first; and resignations
+        self.next_offset = 0  # the state's: the offset after the last transaction folded
 
     def take_table(self) -> list[Changed]:
         """The table was folded in bulk: bring the state in step with it."""
-        for value in self.table.elections:
-            self._elected(self._decoded(value))
-        self.table.elections.clear()
-        return self.take(list(self.table.values))
+        return self.fold(self._decoded(list(self.table.values)))
 
-    def apply(self, records: Sequence[Raw]) -> list[Changed]:
-        """Fold whole transactions. Returns what they changed, each entity once."""
-        for record in records:
-            if record.key == self.table.leader_key and record.value:
-                self._elected(self._decoded(record.value))
-        changed = self.table.apply(records, poison=self._poison)
+    def decode(self, records: Sequence[Raw]) -> Decoded:
+        """What whole transactions change. The state does not know of it before `fold`."""
+        run = Run([record.key for record in records], [record.value for record in records], records.__getitem__)
+        self.table.fold(run, poison=self._poison)
         self.table.next_offset = max(self.table.next_offset, records[-1].offset + 1)
-        return self.take(changed)
+        return self._decoded(key for key in dict.fromkeys(run.keys) if key is not None)
+
+    def fold(self, decoded: Decoded) -> list[Changed]:
+        """Take it over, in the order in which it was decoded. Returns what has changed."""
+        for election in decoded.elections:
+            if not self.elections or election.epoch >= self.elections[-1].epoch:
+                self.elections.append(election)
+        self.next_offset = decoded.next_offset
+        return [Changed(entity, fold(self.state, entity, after), after) for entity, after in decoded.entities]
 
     def take(self, keys: Iterable[bytes]) -> list[Changed]:
-        found = []
+        """The table has other values for these: bring the state in step with it."""
+        return self.fold(self._decoded(keys))
+
+    def _decoded(self, keys: Iterable[bytes]) -> Decoded:
+        entities = list(self._entities(keys))
+        elections = [event for value in self.table.elections if (event := self._election(value)) is not None]
+        self.table.elections.clear()
+        return Decoded(entities, elections, self.table.next_offset)
+
+    def _entities(self, keys: Iterable[bytes]) -> Iterator[tuple[Entity, Event | None]]:
         for key in keys:
             try:
                 entity = entity_of(key.decode())
             except (UnreadableKey, UnicodeDecodeError) as error:
                 self.unreadable[repr(key)] = str(error)
                 continue
-            after = self._read(key, entity)
-            found.append(Changed(entity, fold(self.state, entity, after), after))
-        return found
+            yield entity, self._read(key, entity)
 
     def _read(self, key: bytes, entity: Entity) -> Event | None:
         self.unreadable.pop(entity.text, None)
@@ -87,7 +107,7 @@ class ShardReading:
         if value is None:
             return None
         try:
-            event = self._codec.decode(value, Event, Place("events", self.shard, -1))
+            event = self._codec.decode(value, Event, self._place)
         except UnreadableRecord as error:
             self.unreadable[entity.text] = error.reason
             return None
@@ -96,16 +116,11 @@ class ShardReading:
             return None
         return event
 
-    def _decoded(self, value: bytes) -> Event | None:
+    def _election(self, value: bytes) -> Event | None:
         try:
-            return self._codec.decode(value, Event, Place("events", self.shard, -1))
+            return self._codec.decode(value, Event, self._place)
         except UnreadableRecord:
-            return None  # `take` names it
-
-    def _elected(self, event: Event | None) -> None:
-        newest = self.elections[-1] if self.elections else None
-        if event is not None and (newest is None or event.epoch >= newest.epoch):
-            self.elections.append(event)
+            return None  # named with its entity
 
     def _poison(self, poison: Poison) -> None:
         self.unreadable[repr(poison.record.key)] = poison.reason

@@ -69,9 +69,8 @@ def job_view(state: State, name: str, now: int, heard: Heard = NOTHING) -> JobVi
     ended = event.to in TERMINAL_JOB
     pipelines = [_pipeline(name, job, number, now, heard) for number in sorted(job.pipelines)]
     behind = min(pipelines, key=_freshness, default=None)
-    tasks = Counter[str]()
-    for each in job.pipelines.values():
-        tasks.update(each.counts)
+    tasks = sum((each.counts for each in job.pipelines.values()), Counter[str]())
+    ages = [each.pending.age_ms for each in pipelines if each.pending and each.pending.age_ms is not None]
     well, why = ("ENDED", "") if ended else _health(job, pipelines, now)
     spec = job.specification.state if job.specification else None
     newest = behind.newest if behind else None
@@ -106,7 +105,7 @@ def job_view(state: State, name: str, now: int, heard: Heard = NOTHING) -> JobVi
         seconds_since_last_checkpoint=None if ended or behind is None else behind.seconds_since_last_checkpoint,
         last_checkpoint_size=newest.size if newest else None,
         last_checkpoint_duration_ms=newest.duration_ms if newest else None,
-        pending_checkpoint_age_ms=max((p.pending.age_ms or 0 for p in pipelines if p.pending), default=0) or None,
+        pending_checkpoint_age_ms=max(ages, default=None),
         checkpoints=sum(each.last_checkpoint_id or 0 for each in pipelines),
     )
 

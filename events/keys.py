@@ -7,6 +7,7 @@ percent-encoded, so a key parses in exactly one way and every entity has exactly
 from __future__ import annotations
 
 import functools
+import re
 from dataclasses import dataclass, field
 from urllib.parse import quote, unquote
 
@@ -33,6 +34,8 @@ KINDS: dict[str, tuple[type[str] | type[int], ...]] = {
 WITHOUT_JOB = frozenset({"leader", "cursor", "worker"})
 MAX_NAME_BYTES = 512
 MAX_NUMBER = 2**63 - 1
+# Most names are such as percent-encoding leaves alone: to see that costs less than to encode them.
+PLAIN = re.compile(f"[A-Za-z0-9_.~-]{{1,{MAX_NAME_BYTES}}}").fullmatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,7 @@ class Entity:
             if not isinstance(part, of) or isinstance(part, bool):
                 raise UnreadableKey(repr(self.parts).encode(), f"{part!r} should be {of.__name__}")
             check_name(part) if isinstance(part, str) else check_number(part)
-        text = "/".join((self.kind, *(quote(str(part), safe="") for part in self.parts)))
+        text = "/".join((self.kind, *map(_written, self.parts)))
         object.__setattr__(self, "text", text)
 
     @property
@@ -70,7 +73,15 @@ def named(kind: str, *parts: str | int) -> Entity:
     return Entity(kind, parts)
 
 
+def _written(part: str | int) -> str:
+    if isinstance(part, int):
+        return str(part)
+    return part if PLAIN(part) else quote(part, safe="")
+
+
 def check_name(name: str) -> None:
+    if PLAIN(name):
+        return
     try:
         size = len(name.encode())
     except UnicodeEncodeError as error:
@@ -90,13 +101,17 @@ def parse(key: bytes) -> Entity:
         kind, *parts = key.decode("ascii").split("/")
         wanted = KINDS[kind]
         paired = zip(parts, wanted, strict=True)
-        read = [unquote(part, errors="strict") if want is str else int(part) for part, want in paired]
+        read = [_name(part) if want is str else int(part) for part, want in paired]
     except (UnicodeDecodeError, KeyError, ValueError) as error:
         raise UnreadableKey(key, f"expected kind/part/part with one of the kinds {', '.join(KINDS)}") from error
     entity = Entity(kind, tuple(read))
     if entity.key != key:
         raise UnreadableKey(key, f"it should be written {entity.text}")
     return entity
+
+
+def _name(part: str) -> str:
+    return part if PLAIN(part) else unquote(part, errors="strict")
 
 
 def order_key(worker: str, job: str, pipeline: int, task: int) -> bytes:

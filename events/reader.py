@@ -143,7 +143,7 @@ def offset_of(message: Message) -> int:
 
 def raw(message: Message) -> Raw:
     value = message.value()
-    return Raw(offset_of(message), message.key(), value, message.headers() if value is None else None)  # type: ignore[arg-type]
+    return Raw(message.offset(), message.key(), value, message.headers() if value is None else None)  # type: ignore[arg-type]
 
 
 def columns(messages: list[Message]) -> Run:

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from coordinator.cluster_viewing import shard_view, worker_views
+from coordinator.lines import FRESH_MS, Lines
 from coordinator.viewing import checkpoint_views, ended_view, job_detail, job_view, task_views
 from coordinator.views import JobView, Progress
 from events.records import (
@@ -79,6 +80,32 @@ def test_Z2_a_job_says_its_last_checkpoint_and_how_long_ago_it_was(shard: Shard)
     assert (job.last_checkpoint_size, job.last_checkpoint_duration_ms) == (160, 30)
     assert (job.rows, job.bytes_read, job.rows_published) == (20, 198, 20)
     assert (job.state, job.health, job.mode, job.tasks) == ("RUNNING", "HEALTHY", "BATCH", {"RUNNING": 2})
+
+
+def test_Z2_a_line_that_is_kept_says_what_one_made_anew_would(shard: Shard) -> None:
+    lines = Lines()
+
+    def kept(*, unhealthy: bool = False) -> JobView | None:
+        return lines.get("a", 1, shard.now, unhealthy=unhealthy)
+
+    run(shard)
+    shard.wait(100)
+    for wait_ms in (0, 7, 120):
+        lines.put(look(shard), shard.now)
+        shard.now += wait_ms
+        assert kept() == look(shard)
+    ack(shard, 1, 0, 1)
+    lines.put(look(shard), shard.now)
+    shard.now += 2000
+    assert look(shard).health == "UNHEALTHY"
+    assert kept(unhealthy=True) is None  # time alone has made it so
+    lines.put(look(shard), shard.now)
+    shard.now += FRESH_MS
+    assert kept() is None
+    assert lines.get("a", 2, shard.now, unhealthy=False) is None
+    lines.put(look(shard), shard.now)
+    lines.drop("a")
+    assert kept() is None
 
 
 def test_as_json_names_are_camel_case(shard: Shard) -> None:
