@@ -208,8 +208,11 @@ def complete_summary(draft: Draft, job: JobView, name: str, incarnation: int) ->
     others: where cleanup was late, the history's time would be all but over."""
     entity = named("summary", name, incarnation)
     event = draft.state.get(entity)
-    if event is not None and isinstance(event.state, Summary) and len(event.state.commands) != len(job.commands):
-        known = replace(event.state, commands=tuple(sorted(job.commands)))
+    if event is None or not isinstance(event.state, Summary):
+        return
+    given = {*event.state.commands, *job.commands}  # one of the job's may have been unreadable since, and set aside
+    if len(given) > len(event.state.commands):
+        known = replace(event.state, commands=tuple(sorted(given)))
         due_at = max(event.due_at, draft.now + job.plan.env.history_ms)
         draft.emit(entity, "completed", known, incarnation=incarnation, due_at=due_at)
 

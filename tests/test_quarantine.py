@@ -13,16 +13,18 @@ from events.records import (
     Cancel,
     CheckpointAcked,
     CheckpointCommitted,
+    Command,
     Event,
     Job,
     Leader,
     Restore,
     StagingRemoved,
+    Submit,
     TakeSavepoint,
     TaskReady,
     TaskRunning,
 )
-from tests.shard import Shard
+from tests.shard import Shard, specification
 from tests.test_coordinator_core import same_after_replay
 
 ENV = {"checkpoint": {"interval_ms": 100, "timeout_ms": 1000}, "cleanup_delay_ms": 200, "history_ms": 100_000}
@@ -217,3 +219,17 @@ def test_an_unreadable_record_found_while_leading_is_an_input_like_others(shard:
     shard.give(Unreadable(Entity("pending", ("a", 0)), 1, "bytes of no schema"))
     assert shard.job() == "FAILED"
     same_after_replay(shard)
+
+
+def test_a_late_copy_is_known_though_another_commands_record_was_lost(shard: Shard) -> None:
+    """What is remembered of an ended job's commands only grows: one lost and one refused since is not none."""
+    shard.command("a", Cancel(), "first")
+    replay(shard, "command/a/first")
+    again = Command(id="second", job="a", by="me", action=Submit(specification=specification(1)))
+    shard.give(again)
+    assert shard.state.jobs["a"].commands["second"].to == "REFUSED"
+    shard.wait(500)
+    shard.report("a", -1, StagingRemoved(), pipeline=-1, worker="w1")
+    assert "a" not in shard.state.jobs
+    assert shard.give(again).is_empty
+    assert "a late copy of command second" in shard.notes[-1]

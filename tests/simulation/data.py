@@ -67,7 +67,7 @@ class Data:
         staged = self.staging.get((effect.job, effect.incarnation), {})
         if self.is_published(effect):
             return 0
-        missing = [piece.name for piece in effect.staged if piece.name not in staged]
+        missing = self.missing(effect)
         assert not missing, f"{identity} names {missing}, which is not staged"
         self.identities.add(identity)
         pieces = [staged[piece.name] for piece in effect.staged]
@@ -76,6 +76,11 @@ class Data:
         published.update(rows)
         self.twice += [row for row in rows if published[row] > 1]
         return len(rows)
+
+    def missing(self, effect: h.Publish) -> list[str]:
+        """What it names and nobody has."""
+        staged = self.staging.get((effect.job, effect.incarnation), {})
+        return [piece.name for piece in effect.staged if piece.name not in staged]
 
     def remove(self, job: str, incarnation: int) -> int:
         return len(self.staging.pop((job, incarnation), {}))

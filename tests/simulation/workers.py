@@ -153,6 +153,10 @@ class Worker:
             if self.world.chance("sink refuses", 0.1):
                 self.give(h.PublishFailed(*who, "database lock"))
                 continue
+            if effect.job in self.world.rotted and self.world.data.missing(effect):
+                # Nobody could read any more who was told to publish what, and it was removed under its hands.
+                self.give(h.PublishFailed(*who, "staged output is gone", True, effect.tries, effect.conclusive))
+                continue
             if not self.world.data.is_published(effect) and self.world.is_refused(effect):
                 self.give(h.PublishFailed(*who, "commit conflict", True, effect.tries, effect.conclusive))
                 continue
