@@ -6,6 +6,7 @@ purpose becomes one paragraph on stderr and an exit code (detent/exits.py); a tr
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 
@@ -70,7 +71,16 @@ def build_app() -> typer.Typer:
     app.add_typer(config_commands.app, name="config")
     app.command("doctor")(doctor_commands.doctor)
     app.command("demo")(demo.run_demo)
+    for group in (app, broker_commands.app, config_commands.app):
+        _unwrap(group)
     return app
+
+
+def _unwrap(app: typer.Typer) -> None:
+    """Help is wrapped to the terminal's width, not to that of the source."""
+    for command in app.registered_commands:
+        paragraphs = (inspect.getdoc(command.callback) or "").split("\n\n")
+        command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
 def _no_options() -> None:

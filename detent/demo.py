@@ -130,8 +130,10 @@ def run_demo(
     config: ConfigFile = None,
     changes: Changes = None,
 ) -> None:
-    """See it work: a broker, two coordinators and two workers run a job; one of each is killed with -9 in the middle;
-    every row arrives exactly once, which another reader checks against the source.
+    """See it work: a job that loses its coordinator and a worker, and not one row.
+
+    A broker, two coordinators and two workers run it; one of each is killed with -9 in the middle; every row arrives
+    exactly once, which another reader checks against the source.
 
     It always uses an embedded broker, with its data in `demo` of the state directory.
     """

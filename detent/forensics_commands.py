@@ -203,8 +203,10 @@ def explain(
     time: Annotated[str, typer.Option("--time", help="As it was then, such as 10:42:03 or 5m.")] = "",
     everything: Annotated[bool, typer.Option("--all", help="Tell a long story whole.")] = False,
 ) -> None:
-    """Tell in plain sentences why a job is in its state: the chain of causes to the first one, what happened on the
-    way (takeovers too), what it waits for and what would move it, and what was late or ignored.
+    """Tell in plain sentences why a job is in its state, and what it waits for.
+
+    The chain of causes to the first one, what happened on the way (takeovers too), what would move it, and what was
+    late or ignored.
 
     Example: detent explain orders
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import socket
 import sys
@@ -17,11 +18,13 @@ from coordinator.web.app import build
 from coordinator.web.settings import WebSettings
 from coordinator.web.window import Window
 from events.cluster import Cluster
+from events.collector import collect_in_small_steps
 from events.errors import DetentError
 from events.structs import make_ready
 
 LOG = logging.getLogger(__name__)
 GRACE_S = 3
+NICENESS = 5  # where all want the processor, who leads jobs comes before who looks at them
 SWITCH_S = 0.0005  # a request does not wait long for the thread that follows the log
 
 
@@ -69,6 +72,8 @@ class WebService:
         signal.signal(signal.SIGTERM, self._server.handle_exit)
         signal.signal(signal.SIGINT, self._server.handle_exit)
         make_ready()
+        collect_in_small_steps()
+        os.nice(NICENESS)
         sys.setswitchinterval(SWITCH_S)
         listener = self._listen()
         host, port = listener.getsockname()[:2]

@@ -125,7 +125,7 @@ class Window:
         model = ReadModel(self._cluster, codec, lease_ms=self._lease_ms)
         model.start()
         gc.collect()
-        gc.freeze()  # what was read stays: the collector need not go through all of it again and again
+        gc.freeze()  # what was read stays: the collector need not go through it ever again
         with self._lock:
             self._asker = Asker(self._cluster, codec) if self._operates else None
             self._past = Past(self._cluster, codec)
