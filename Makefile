@@ -3,6 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 BENCHES := replay restart write decide fence transitions failover api dataplane microbatch
 SOAK_MINUTES ?= 30
+SOAK_STREAMING_MINUTES ?= 60
 SOAK_SEEDS ?= 100000
 
 .PHONY: setup demo test check bench soak lock records docs clean help
@@ -35,8 +36,8 @@ check: setup     ## lint, format and strict types
 bench: setup     ## all benchmarks; non-zero when a bar is missed
 	@for b in $(BENCHES); do $(BIN)/python -m bench.$$b || exit 1; done
 
-soak: setup      ## long runs: SOAK_MINUTES (30) of real processes with faults, SOAK_SEEDS of the simulation, the laws
-	@$(BIN)/python -m tests.soak --minutes $(SOAK_MINUTES)
+soak: setup      ## long runs: SOAK_MINUTES (30) of real processes with faults, an hour of streaming, SOAK_SEEDS of the simulation, the laws
+	@$(BIN)/python -m tests.soak --minutes $(SOAK_MINUTES) --streaming-minutes $(SOAK_STREAMING_MINUTES)
 	@$(BIN)/python -m tests.simulation --seeds $(SOAK_SEEDS) --jobs 2
 	@HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest tests/test_laws.py tests/test_codec.py --timeout 7200
 

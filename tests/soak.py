@@ -1,9 +1,12 @@
-"""python -m tests.soak [--minutes 30] [--seed N] [--json] [--keep]
+"""python -m tests.soak [--minutes 30] [--streaming-minutes 0] [--seed N] [--json] [--keep]
 
-A fleet of real processes (the embedded broker, three coordinators, three workers with the trial engine) with jobs all
-the while, and faults by chance: killed, frozen, stopped, cut off, flooded. Now and then everything is healed, and all
-that should go on must. At the end every job must have ended as it should, and the oracle judges the whole log and all
-output. The exit code is not 0 when anything was wrong; then the directory with the logs is kept.
+A fleet of real processes (the embedded broker, three coordinators, three workers with the trial engine and one with
+Spark) with jobs all the while, and faults by chance: killed, frozen, stopped, cut off, flooded, refused by a sink. Now
+and then everything is healed, and all that should go on must. At the end every job must have ended as it should, and
+the oracle judges the whole log and all output; pyarrow reads what Spark has written. The exit code is not 0 when
+anything was wrong; then the directory with the logs is kept.
+
+Afterwards, if asked for, a streaming job on Spark runs in a fleet of its own without faults (tests/soak_streaming.py).
 
 A seed gives the same faults and jobs in the same order. What they hit depends on the machine.
 """
@@ -26,12 +29,15 @@ from typing import Any
 from bench.fleet import Fleet, Look
 from events.records import Cancel, CommandAction, Stop, TakeSavepoint
 from events.topics import ensure_topics
+from tests import soak_spark
 from tests.logs import own_cluster
 from tests.oracle import Onlooker, Recorder
 from tests.oracle.rules import TERMINAL
 from tests.proxy import broker_behind
 from tests.scenes import SETTINGS, Scene, numbers
 from tests.soak_faults import Faults, Place
+from tests.soak_spark import SparkJobs
+from tests.soak_streaming import stream, table
 
 SHARDS = 2
 MOST_JOBS = 12
@@ -44,7 +50,7 @@ SOAKED: dict[str, object] = {
 COMMANDS: list[tuple[CommandAction, str]] = [
     (Stop(), "FINISHED"), (Cancel(), "CANCELED"), (TakeSavepoint(name="end", stop=True), "SAVEPOINTED")
 ]  # fmt: skip
-ENV = {"cleanup_delay_ms": 30_000, "restart": {"retries": 1000, "backoff_ms": 50}}
+ENV = {"cleanup_delay_ms": 30_000, "restart": {"retries": 1000, "backoff_ms": 50}, "labels": soak_spark.LABELS["trial"]}
 
 
 class Job:
@@ -58,8 +64,8 @@ class Job:
 
 
 class Soak:
-    def __init__(self, scene: Scene, faults: Faults, chance: random.Random) -> None:
-        self.scene, self.faults, self.chance = scene, faults, chance
+    def __init__(self, scene: Scene, faults: Faults, spark: SparkJobs, chance: random.Random) -> None:
+        self.scene, self.faults, self.spark, self.chance = scene, faults, spark, chance
         self.jobs: dict[str, Job] = {}
         self.ended: Counter[str] = Counter()
         self.violations: list[str] = []
@@ -101,6 +107,8 @@ class Soak:
         look.seen += [seen for seen in new if seen.key.startswith("command/")]
         self.events += len(new)
         for seen in new:
+            for what in self.spark.saw(seen):
+                self.wrong(what)
             kind, _, rest = seen.key.partition("/")
             event = seen.event
             if event is None:
@@ -132,6 +140,9 @@ class Soak:
             return [name for name, was in before.items() if name in self.jobs and self.jobs[name].committed <= was]
 
         self.until(lambda: not stuck(), "all jobs to go on", lambda: f"stuck: {self._states(stuck())}")
+        for output in self.spark.open.values():
+            for what in output.twice():
+                self.wrong(f"{output.job}: {what}")
 
     def finish(self) -> None:
         """All jobs end; then the oracle."""
@@ -143,6 +154,8 @@ class Soak:
             lambda: self._states(list(self.jobs)),
             END_LIMIT_S,
         )
+        gone = "all jobs on Spark to be cleaned up"
+        self.until(lambda: not self.spark.open, gone, lambda: self._states(list(self.spark.open)))
         self.say("the oracle looks at it")
         self.violations += map(str, self.scene.verdict())
 
@@ -170,7 +183,9 @@ class Soak:
         chance, name = self.chance, f"job-{len(self.jobs) + sum(self.ended.values())}"
         env = ENV | {"checkpoint": {"interval_ms": chance.choice([100, 300, 1000]), "timeout_ms": 10_000}}
         rows, rate = chance.randint(1, 400), float(chance.choice([20, 50, 100]))
-        kind = chance.choice(["bounded", "several", "faulty", "fails", "endless", "endless", "endless"])
+        kind = chance.choice(
+            ["bounded", "several", "faulty", "fails", "endless", "endless", "endless", "spark", "spark"]
+        )
         sources, sink = [numbers("in", rows, rate=rate)], dict[str, Any]()
         ends, command = {"FINISHED"}, None  # type: tuple[set[str], CommandAction | None]
         if kind == "several":
@@ -180,12 +195,19 @@ class Soak:
             sink = {"refuse_publish_times": 2, "staging_stuck_times": 1}
         elif kind == "fails":
             sources, ends = [numbers("in", 500, rate=rate, fail_after_rows=rows, fail_lasting=True)], {"FAILED"}
-        elif kind == "endless":
+        bounded = kind != "endless" and not (kind == "spark" and chance.random() < 0.6)
+        if not bounded:
             sources = [numbers("in", rate=rate, parallelism=chance.choice([1, 2]))]
             command, end = chance.choice(COMMANDS)
             ends = {end}
-        self.jobs[name] = Job(name, ends, command, time.monotonic() + chance.uniform(2, 40))
-        self.scene.submit(name, *sources, sink=sink, **env)
+        told_at = time.monotonic() + chance.uniform(2, 40)
+        if kind != "spark":
+            self.scene.submit(name, *sources, sink=sink, **env)
+        elif len(self.spark.open) < soak_spark.MOST:
+            self.spark.submit(name, chance, bounded=bounded)
+        else:
+            return
+        self.jobs[name] = Job(name, ends, command, told_at)
 
     def _tell_jobs(self) -> None:
         now = time.monotonic()
@@ -216,7 +238,8 @@ class Soak:
         return (
             f"{sum(self.faults.counts.values())} faults, {self.takeovers} elections, leaders {' '.join(leaders)}, "
             f"down {' '.join(struck) or '-'}; {len(self.jobs)} jobs at work, ended: {done or '-'}; "
-            f"{self.events} events, {self.scene.onlooker.rows} rows, {len(self.violations)} violations"
+            f"{self.events} events, {self.scene.onlooker.rows} rows, on Spark {self.spark.rows} rows of "
+            f"{self.spark.judged} jobs, {len(self.violations)} violations"
         )
 
     def wrong(self, what: str) -> None:
@@ -240,6 +263,7 @@ class Soak:
             "elections": self.takeovers,
             "events": self.events,
             "rows": self.scene.onlooker.rows,
+            "spark": {"jobs": self.spark.judged, "rows": self.spark.rows},
             "violations": self.violations,
         }
 
@@ -247,6 +271,7 @@ class Soak:
 @contextmanager
 def a_soak(directory: Path, seed: int) -> Iterator[Soak]:
     chance = random.Random(seed)
+    directory.mkdir()
     with ExitStack() as stack:
         broker, (one, two) = stack.enter_context(broker_behind(directory / "broker", 2))
         cluster = own_cluster(broker.bootstrap_servers, SHARDS)
@@ -257,19 +282,25 @@ def a_soak(directory: Path, seed: int) -> Iterator[Soak]:
         onlooker = stack.enter_context(Onlooker(directory / "out", every_s=0.5))
         scene = Scene(fleet, look, recorder, onlooker, directory / "out")
         ways = {"c2": one, "w2": two}
-        through = {name: {"kafka.bootstrap_servers": proxy.address} for name, proxy in ways.items()}
-        kinds = [(f"c{n}", "coordinator") for n in range(3)] + [(f"w{n}", "worker") for n in range(3)]
-        places = [Place(name, kind, dict[str, object](through.get(name, {}))) for name, kind in kinds]
-        faults = Faults(scene, broker, ways, places, chance)
+        through: dict[str, dict[str, object]] = {
+            name: {"kafka.bootstrap_servers": proxy.address} for name, proxy in ways.items()
+        }
+        trial: dict[str, object] = {soak_spark.LABEL: "trial"}
+        places = [Place(f"c{n}", "coordinator", dict(through.get(f"c{n}", {}))) for n in range(3)]
+        places += [Place(f"w{n}", "worker", trial | through.get(f"w{n}", {})) for n in range(3)]
+        places += [Place("s0", "spark", soak_spark.SETTINGS)]
+        spark = SparkJobs(scene, directory / "spark")
+        faults = Faults(scene, broker, ways, places, chance, spark.sinks)
         for place in places:
             faults.start(place)
         scene.ready()
-        yield Soak(scene, faults, chance)
+        yield Soak(scene, faults, spark, chance)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description="Faults by chance on real processes.")
     parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--streaming-minutes", type=float, default=0.0, help="of streaming without faults, afterwards")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout at the end")
     parser.add_argument("--keep", action="store_true", help="keep the directory, also when all went well")
@@ -277,22 +308,31 @@ def main() -> int:
     seed = random.SystemRandom().randrange(1_000_000) if given.seed is None else given.seed
     directory = Path(tempfile.mkdtemp(prefix="detent-soak-"))
     sys.stderr.write(f"seed {seed}, {given.minutes:g} minutes, in {directory}\n")
-    with a_soak(directory, seed) as soak:
-        soak.run(given.minutes)
-        soak.finish()
-        soak.say(soak._how_it_goes())
-        result = soak.result(seed)
+    result: dict[str, Any] = {"seed": seed, "faults": {}, "violations": []}
+    if given.minutes > 0:
+        with a_soak(directory / "faults", seed) as soak:
+            soak.run(given.minutes)
+            soak.finish()
+            soak.say(soak._how_it_goes())
+            result = soak.result(seed)
+    if given.streaming_minutes > 0:
+        told, wrong = stream(directory / "streaming", given.streaming_minutes, _say)
+        result |= {"streaming": told, "violations": result["violations"] + wrong}
     if given.json:
         sys.stdout.write(json.dumps(result) + "\n")
     else:
-        told = "".join(f"  {count:5d}  {kind}\n" for kind, count in result["faults"].items())
-        sys.stdout.write(f"faults by kind:\n{told}")
+        sys.stdout.write("faults by kind:\n" + "".join(f"  {n:5d}  {kind}\n" for kind, n in result["faults"].items()))
+        sys.stdout.write(table(result["streaming"]) if "streaming" in result else "")
         sys.stdout.write("".join(f"WRONG: {what}\n" for what in result["violations"]) or "nothing was wrong\n")
     if not given.keep and not result["violations"]:
         shutil.rmtree(directory, ignore_errors=True)
     else:
         sys.stderr.write(f"logs are in {directory}; again: python -m tests.soak --seed {seed}\n")
     return 1 if result["violations"] else 0
+
+
+def _say(what: str) -> None:
+    sys.stderr.write(f"{what}\n")
 
 
 if __name__ == "__main__":

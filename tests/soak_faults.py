@@ -10,7 +10,9 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
 
 from bench.fleet import Child
@@ -19,7 +21,9 @@ from tests.oracle import Record
 from tests.oracle.rules import TERMINAL
 from tests.proxy import Proxy
 from tests.scenes import Scene
+from tests.spark_scene import java_of, refusing
 
+FROZEN_S = 8.0  # longer than the leases of the soak
 Strike = Callable[[], str]  # does it; what it did to whom, or empty when nobody is left to do it to
 
 
@@ -28,7 +32,7 @@ class Place:
     """A process's place in the fleet: whoever runs there has this name and these settings."""
 
     name: str
-    kind: str  # coordinator or worker
+    kind: str  # coordinator, worker or spark: a worker with Spark
     settings: dict[str, object] = field(default_factory=dict)
     struck: bool = False  # it is down, frozen or cut off by us
 
@@ -37,9 +41,12 @@ class Faults:
     """Use from one thread. What was done is undone when it is due (`undo_due`), or at once (`undo_all`)."""
 
     def __init__(
-        self, scene: Scene, broker: EmbeddedBroker, ways: dict[str, Proxy], places: list[Place], chance: Random
-    ) -> None:
-        """`ways`: the proxies, by the names of those who reach the broker through them."""
+        self, scene: Scene, broker: EmbeddedBroker, ways: dict[str, Proxy], places: list[Place], chance: Random,
+        sinks: Callable[[], list[Path]],
+    ) -> None:  # fmt: skip
+        """`ways`: the proxies, by the names of those who reach the broker through them. `sinks`: directories that jobs
+        on Spark write to."""
+        self._sinks, self._refusing = sinks, set[Path]()
         self.scene, self.broker, self.ways, self.chance = scene, broker, ways, chance
         self.places = {place.name: place for place in places}
         self.counts: Counter[str] = Counter()
@@ -59,6 +66,12 @@ class Faults:
             "connections slow": (1, lambda: self._cut(lambda proxy: proxy.delay(self.chance.uniform(0.02, 0.3)))),
             "garbage": (1, self._garbage),
             "records twice": (2, self._repeat),
+            # Rarer: Spark takes its time to start, and two cores for it.
+            "Spark worker killed": (1, lambda: self._kill("spark")),
+            "Spark worker frozen": (1, self._freeze_spark),
+            "Spark killed": (1, self._kill_spark),
+            "coordinator and Spark worker killed": (1, self._kill_both),
+            "sink refuses": (2, self._refuse),
         }
 
     # Striking and undoing --------------------------------------------------------------------------------------------
@@ -89,8 +102,8 @@ class Faults:
         start(place.name, **place.settings)
         place.struck = False
 
-    def _later(self, most_s: float, undo: Callable[[], None]) -> None:
-        due = time.monotonic() + self.chance.uniform(0.0, most_s)
+    def _later(self, most_s: float, undo: Callable[[], None], least_s: float = 0.0) -> None:
+        due = time.monotonic() + self.chance.uniform(least_s, most_s)
         heapq.heappush(self._undoing, (due, next(self._numbers), undo))
 
     def _one(self, kind: str, among: list[str] | None = None) -> Place | None:
@@ -139,6 +152,54 @@ class Faults:
     def _wake(self, place: Place, child: Child) -> None:
         child.wake()
         place.struck = False
+
+    # Spark -----------------------------------------------------------------------------------------------------------
+
+    def _freeze_spark(self) -> str:
+        """For longer than its lease: it is declared dead, and comes back. At times its JVM sleeps as well."""
+        if (place := self._one("spark")) is None:
+            return ""
+        child, jvm = self.child(place), java_of(self.child(place))
+        child.freeze()
+        if jvm and self.chance.random() < 0.5:
+            os.kill(jvm, signal.SIGSTOP)
+
+        def wake() -> None:
+            if jvm:
+                with suppress(ProcessLookupError):
+                    os.kill(jvm, signal.SIGCONT)
+            self._wake(place, child)
+
+        self._later(FROZEN_S + 3.0, wake, FROZEN_S)
+        return place.name
+
+    def _kill_spark(self) -> str:
+        """The JVM under a worker that lives on."""
+        if (place := self._one("spark")) is None:
+            return ""
+        place.struck = False
+        jvm = java_of(self.child(place))
+        if jvm:
+            os.kill(jvm, signal.SIGKILL)
+        return place.name if jvm else ""
+
+    def _kill_both(self) -> str:
+        return " ".join(filter(None, [self._kill("spark"), self._kill("coordinator")]))
+
+    def _refuse(self) -> str:
+        well = sorted(path for path in self._sinks() if path not in self._refusing)
+        if not well:
+            return ""
+        path, undo = self.chance.choice(well), ExitStack()
+        undo.enter_context(refusing(path))
+        self._refusing.add(path)
+
+        def heal() -> None:
+            undo.close()
+            self._refusing.discard(path)
+
+        self._later(6.0, heal)
+        return path.name
 
     # The broker and the ways to it -----------------------------------------------------------------------------------
 

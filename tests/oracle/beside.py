@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -91,11 +92,23 @@ def check_starts(facts: Facts, starts: list[tuple[str, Attempt]]) -> list[Findin
 
 
 def read_starts(directory: Path) -> list[tuple[str, Attempt]]:
-    """What workers of the trial engine have started, from their directories below this one: worker and attempt."""
+    """What workers have started, from their directories and logs below this one: worker and attempt. The trial engine
+    notes each start itself; of others, the logs of their processes tell."""
     found = []
     for file in sorted(directory.rglob("starts")):
         worker = unquote(file.parent.parent.name.removeprefix("id-"))
         for line in file.read_text().splitlines():
             said = json.loads(line)
             found.append((worker, Attempt(*(said[name] for name in Attempt._fields))))
+    noting = {worker for worker, _ in found}
+    for log in sorted(directory.glob("*.log")):
+        if (worker := log.name.rpartition("-")[0]) not in noting:
+            found += [(worker, who) for who in _told_starts(log.read_text(errors="replace"))]
     return found
+
+
+def _told_starts(log: str) -> Iterator[Attempt]:
+    for line in log.splitlines():
+        if "logger=workers.decider message=Started " in line:
+            said = dict(part.partition("=")[::2] for part in line.split())
+            yield Attempt(said["job"], *(int(said[name]) for name in Attempt._fields[1:]))
