@@ -94,6 +94,7 @@ WRITING: Properties = {
 PASSING = frozenset(
     {
         KafkaError._TRANSPORT,
+        KafkaError._DESTROY_BROKER,  # the client lets a connection go that it was about to ask by
         KafkaError._TIMED_OUT,
         KafkaError._ALL_BROKERS_DOWN,
         KafkaError._RESOLVE,

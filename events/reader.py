@@ -15,9 +15,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from events.cluster import FETCH_WAIT_MS, Cluster, passes, refuses
 from events.errors import DetentError, Place
 from events.table import Raw, Run, transactions
-from events.topics import answered
+from events.topics import UNKNOWN, answered
 
-UNKNOWN = frozenset({KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC})
 BATCH = 2000  # small enough to stay in the processor's cache while it is folded
 
 

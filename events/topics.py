@@ -19,6 +19,9 @@ from events.errors import BrokerUnreachable, DetentError, TopicMismatch
 
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
 T = TypeVar("T")
+# What a client says of a topic that is gone, and for a moment of one that it has not been told of yet.
+UNKNOWN = frozenset({KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC})
+LATE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -210,7 +213,8 @@ def answered(cluster: Cluster, doing: str, patience_s: float, ask: Callable[[], 
             code = error.args[0] if error.args and isinstance(error.args[0], KafkaError) else None
             if code is not None and refuses(code):
                 raise cluster.refusal(doing, code) from error
-            if code is not None and not passes(code):
+            late = code is not None and code.code() in UNKNOWN and waited < LATE_S
+            if code is not None and not late and not passes(code):
                 raise DetentError(f"the broker at {cluster.bootstrap_servers} refused, {doing}: {error}") from error
             if refused := cluster.turned_away(doing):
                 raise refused from error

@@ -6,12 +6,13 @@ import socket
 import time
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import NewTopic
 
 from events.cluster import Cluster
 from events.embedded import EmbeddedBroker
 from events.errors import BrokerUnreachable, TopicMismatch
-from events.topics import DAY, TopicSettings, ensure_topics, plans
+from events.topics import DAY, TopicSettings, answered, ensure_topics, plans
 from tests.logs import own_cluster
 
 pytestmark = pytest.mark.broker
@@ -81,3 +82,15 @@ def test_a_broker_that_is_not_there() -> None:
             BrokerUnreachable, match=f"no broker at {address} answered within 1 s while asking for its topics"
         ):
             ensure_topics(Cluster(address), patience_s=1.0)
+
+
+@pytest.mark.parametrize("code", [KafkaError._UNKNOWN_PARTITION, KafkaError._DESTROY_BROKER])
+def test_a_client_that_has_not_been_told_of_a_topic_yet_is_asked_again(broker: EmbeddedBroker, code: int) -> None:
+    came = [KafkaException(KafkaError(code))]
+
+    def ask() -> str:
+        if came:
+            raise came.pop()
+        return "there"
+
+    assert answered(own_cluster(broker.bootstrap_servers), "asking", 30.0, ask) == "there"
