@@ -262,7 +262,7 @@ class Loop(threading.Thread):
         if self._source is not None:
             self._try(self._source.close)
         if (session := self.session) is not None:
-            self._try(lambda: self._spark.leave(session))
+            self._try(lambda: self._spark.leave(session, self.group))
         self._pieces.clear()
 
     def _wait_for_tasks(self) -> None:

@@ -118,6 +118,7 @@ class Spark:
         self._process: subprocess.Popen[bytes] | None = None
         self._trouble = "it is starting"
         self._closing = False
+        self._pools: dict[str, int] = {}  # by the groups that use them
         self._thread = threading.Thread(target=self._run, name="spark", daemon=True)
         self._log = with_fields(LOG, worker=settings.worker, master=settings.master)
 
@@ -150,8 +151,10 @@ class Spark:
             return _connect(self._settings)
         return base.newSession()
 
-    def leave(self, session: SparkSession) -> None:
-        """Nobody uses it any more: a server keeps what a session has until it is told."""
+    def leave(self, session: SparkSession, group: str) -> None:
+        """The group has ended, and nobody uses its session: a server keeps what that has until it is told."""
+        with self._changed:
+            self._pools.pop(group, None)
         if self._settings.is_connect:
             session.stop()
 
@@ -167,8 +170,11 @@ class Spark:
         if self._settings.is_connect:
             session.addTag(_tag(group))
             return
+        with self._changed:  # Spark never forgets a pool: there are no more than groups at a time
+            free = set(range(len(self._pools) + 1)) - set(self._pools.values())
+            pool = self._pools.setdefault(group, min(free))
         context = session.sparkContext
-        context.setLocalProperty(POOL, group)
+        context.setLocalProperty(POOL, f"task-{pool}")
         context.setJobGroup(group, group, interruptOnCancel=True)
 
     def cancel(self, session: SparkSession, group: str) -> None:
@@ -243,6 +249,7 @@ class Spark:
     def _begin(self) -> SparkSession:
         guard_the_logger_class()
         if self._settings.is_connect:
+            os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # by this, PySpark's functions know what they are used with
             archived(self._settings.archive)
             return _connect(self._settings)
         session, self._process = _launch(self._settings, self._jars())
