@@ -157,7 +157,9 @@ def stream(directory: Path, minutes: float, say: Callable[[str], None]) -> tuple
         EmbeddedBroker(directory / "broker") as broker,
         a_scene(broker.bootstrap_servers, directory, coordinators=1, judged=False, **SETTINGS) as scene,
     ):
-        streaming = Streaming(scene, SparkJob(scene, "stream", directory / "stream", -1), say)
+        streaming = Streaming(
+            scene, SparkJob(scene, "stream", directory / "stream", -1, {"cleanup_delay_ms": 60_000}), say
+        )
         streaming.run(minutes)
         return streaming.told(minutes), streaming.wrong()
 

@@ -82,7 +82,9 @@ class SparkJob:
 
     def finished(self) -> None:
         """It ends well, with every row once; and nothing is left of it in staging."""
-        self.scene.look.until_job(self.name, "FINISHED", limit_s=LIMIT_S)
+        # It may be cleaned up by the time that somebody looks.
+        key = f"job/{self.name}"
+        self.scene.until(lambda: self.scene.count(key, "FINISHED"), f"{self.name} to be FINISHED", LIMIT_S)
         self.whole()
         self.tidy()
 

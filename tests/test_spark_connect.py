@@ -40,15 +40,17 @@ def test_jobs_on_a_connect_server(scene: Scene, tmp_path: Path) -> None:
     asleep.submit(source={"columns": {"hour": hour}}, parallelism=2, partition_by=["hour"])
     scene.until(asleep.being_written, "tasks of Spark", LIMIT_S)
     scene.send(asleep.name, Cancel())
-    scene.look.until_job(asleep.name, "CANCELED", limit_s=LIMIT_S)
+    scene.until(lambda: scene.count("job/asleep", "CANCELED"), "it to be CANCELED", LIMIT_S)
 
     topic = Topic(scene.cluster.bootstrap_servers)
     for partition in (0, 1):
         topic.send([json.dumps({"id": i}).encode() for i in range(partition, ROWS, 2)], partition)
     given = {"bootstrap_servers": topic.servers, "topics": [topic.name], "format": "json", "schema": "id BIGINT"}
-    jobs = [SparkJob(scene, name, tmp_path / name, ROWS) for name in ("partitioned", "plain")]
-    jobs[0].submit(source(kind="kafka", **given), query="SELECT id, id % 2 AS part FROM input", partition_by=["part"])
-    jobs[1].submit(source={"rate": 500}, query="SELECT id FROM input")
-    for job in jobs:
+    partitioned = SparkJob(scene, "partitioned", tmp_path / "partitioned", ROWS)
+    query = "SELECT id, id % 2 AS part FROM input"
+    partitioned.submit(source(kind="kafka", **given), query=query, partition_by=["part"])
+    plain = SparkJob(scene, "plain", tmp_path / "plain", ROWS)
+    plain.submit(source={"rate": 500}, query="SELECT id FROM input")
+    for job in (partitioned, plain):
         job.finished()
     asleep.tidy()

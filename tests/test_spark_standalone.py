@@ -54,7 +54,7 @@ def test_jobs_on_a_standalone_cluster(scene: Scene, cluster: SparkCluster, tmp_p
     asleep.submit(source={"columns": {"hour": hour}}, parallelism=2, partition_by=["hour"])
     scene.until(asleep.being_written, "tasks on executors", LIMIT_S)
     scene.send(asleep.name, Cancel())
-    scene.look.until_job(asleep.name, "CANCELED", limit_s=LIMIT_S)
+    scene.until(lambda: scene.count("job/asleep", "CANCELED"), "it to be CANCELED", LIMIT_S)
 
     topic = Topic(scene.cluster.bootstrap_servers)
     for partition in (0, 1):
