@@ -83,7 +83,9 @@ class Environment(Part, frozen=True):
         str, said("BATCH ends when its sources do; STREAMING goes on until it is stopped.", enum=list(MODES))
     ] = "BATCH"
     parallelism: Annotated[int, whole(1, MAX_PARALLELISM, "How many tasks share each source.")] = 1
-    labels: Annotated[dict[str, str], said("The labels that a worker must have to be given its tasks.")] = {}
+    labels: Annotated[
+        dict[str, str], said("The labels that a worker must have to be given its tasks, and what they have staged.")
+    ] = {}
     checkpoint: CheckpointPolicy = CheckpointPolicy()
     restart: RestartPolicy = RestartPolicy()
     commit: CommitPolicy = CommitPolicy()
