@@ -108,12 +108,14 @@ class Faults:
 
     def _one(self, kind: str, among: list[str] | None = None) -> Place | None:
         """Somebody who is well, and will be struck."""
-        names = sorted(self.places) if among is None else among
-        well = [self.places[name] for name in names if not self.places[name].struck]
-        chosen = self.chance.choice([place for place in well if kind in ("", place.kind)] or [None])
+        chosen = self.chance.choice(self._well(kind, sorted(self.places) if among is None else among) or [None])
         if chosen is not None:
             chosen.struck = True
         return chosen
+
+    def _well(self, kind: str, among: list[str]) -> list[Place | None]:
+        well = [self.places[name] for name in among if not self.places[name].struck]
+        return [place for place in well if kind in ("", place.kind)]
 
     # Processes -------------------------------------------------------------------------------------------------------
 
@@ -184,7 +186,9 @@ class Faults:
         return place.name if jvm else ""
 
     def _kill_both(self) -> str:
-        return " ".join(filter(None, [self._kill("spark"), self._kill("coordinator")]))
+        if not all(self._well(kind, sorted(self.places)) for kind in ("spark", "coordinator")):
+            return ""
+        return f"{self._kill('spark')} {self._kill('coordinator')}"
 
     def _refuse(self) -> str:
         well = sorted(path for path in self._sinks() if path not in self._refusing)
