@@ -1,8 +1,8 @@
 """A streaming job on Spark for a long time, without faults: memory of worker and JVM is sampled, and must not grow; the
 ids of its checkpoints must follow each other without a gap; every row is there once. Used by tests/soak.py.
 
-A slope is that of the least squares, in MB an hour, of what is sampled after a warm-up. The heap is what is alive: it
-is measured after a collection, which is asked for now and then.
+A slope is that of the least squares, in MB an hour, of what is sampled after a warm-up. The heap is what is alive
+of it, after a collection that is asked for now and then.
 """
 
 from __future__ import annotations
@@ -145,10 +145,11 @@ def live_heap_mb(process: int) -> float:
     jcmd = find_java().executable.resolve().with_name("jcmd")
     if not process or not jcmd.exists():
         return 0.0
-    for asked in ("GC.run", "GC.heap_info"):
-        said = subprocess.run([jcmd, str(process), asked], capture_output=True, text=True, check=False).stdout
-    found = re.search(r"heap\s+total \w+, used (\d+)K", said)
-    return int(found.group(1)) / MB if found else 0.0
+    said = subprocess.run(
+        [jcmd, str(process), "GC.class_histogram"], capture_output=True, text=True, check=False
+    ).stdout
+    found = re.search(r"^Total\s+\d+\s+(\d+)", said, re.MULTILINE)
+    return int(found.group(1)) / MB / 1024 if found else 0.0
 
 
 def stream(directory: Path, minutes: float, say: Callable[[str], None]) -> tuple[dict[str, Any], list[str]]:
