@@ -31,6 +31,8 @@ from tests.spark_scene import LIMIT_S, SparkJob, java_of
 SETTINGS: dict[str, object] = {
     "worker__engine": SPARK, "worker__spark__slice_ms": 300, "worker__spark__master": "local[2]",
     "worker.spark.conf.spark.driver.memory": "512m",
+    # The heap is as large from the beginning as it ever will be: what else grows is seen.
+    "worker.spark.conf.spark.driver.extraJavaOptions": "-Xms512m -XX:+AlwaysPreTouch",
 }  # fmt: skip
 SAMPLE_S, COLLECT_S, TELL_S = 2.0, 30.0, 60.0
 WARM_UP = 0.3  # of the time
