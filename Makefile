@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 BENCHES := replay restart write decide fence transitions failover api dataplane microbatch
+# Processes that run the tests, file by file; each has its own broker and its own Spark.
+TEST_JOBS ?= 2
 SOAK_MINUTES ?= 30
 SOAK_STREAMING_MINUTES ?= 60
 SOAK_SEEDS ?= 100000
@@ -26,7 +28,7 @@ demo: setup      ## see it work, with a kill -9 in the middle; KEEP=1 leaves it 
 	@$(BIN)/python -m detent demo $(if $(KEEP),--keep)
 
 test: check      ## all tests
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile
 
 check: setup     ## lint, format and strict types
 	@$(BIN)/ruff check --quiet .
@@ -42,7 +44,7 @@ soak: setup      ## long runs: SOAK_MINUTES (30) of real processes with faults, 
 	@HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest tests/test_laws.py tests/test_codec.py --timeout 7200
 
 lock:            ## resolve the requirements anew (needs uv)
-	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 \
+	uv pip compile pyproject.toml --extra connect --extra dev --universal --python-version 3.11 \
 	  --generate-hashes --no-annotate --no-header --quiet --upgrade -o requirements.txt
 
 records: setup   ## write events/records.py and docs/asyncapi.yaml anew from schemas/*.avsc
