@@ -26,7 +26,8 @@ from workers.spark.part_options import KafkaSourceOptions
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
 
-FIRST_GOAL = 50_000  # records
+FIRST_GOAL = 150_000  # records
+LAST = 1.5  # slices: what is left at the end of a bounded source is not cut once more for less than half of one
 LOOK_S = 10.0  # how often a continuous source looks for new partitions
 Offsets = dict[str, int]  # by topic/partition
 
@@ -163,6 +164,8 @@ class KafkaSource:
     def _dealt(self, position: Position, goal: int) -> Iterator[Range]:
         """About as many records as the goal says, of all partitions that have some."""
         left = {name: self._high(name, position) - start for name, start in position.next.items()}
+        if position.end is not None and sum(left.values()) <= LAST * goal:
+            goal = sum(left.values())
         waiting = sorted((count, name) for name, count in left.items() if count > 0)
         for index, (count, name) in enumerate(waiting):  # the shortest first: what it leaves, the others take
             take = min(count, max(1, goal // (len(waiting) - index)))
