@@ -50,7 +50,11 @@ from events.schema_topic import reading_codec
 
 LOG = logging.getLogger(__name__)
 LEASE_MS = 10_000
-AT_ONCE = 200  # records folded while those who ask wait
+AT_ONCE = 2000  # records taken over in one step
+# More than so many in a step is much. Then what comes is gathered for a while: what changes again meanwhile is decoded
+# once, and those who ask have the processor.
+MUCH, GATHER_S = 100, 0.03
+LOOKED_AT = 100  # jobs whose health is looked at while those who ask wait
 HEALTH_MS = 200
 PAUSE_S = 1.0
 
@@ -92,7 +96,7 @@ class ReadModel:
         self._index = JobIndex()
         self._health = HealthWatch(self._running)
         self._lines = Lines()
-        self._looked_ms = 0
+        self._looked_ms = self._arrived = 0
 
     # Following -------------------------------------------------------------------------------------------------------
 
@@ -142,6 +146,8 @@ class ReadModel:
             try:
                 self.advance(0.1)
                 self.failed = None
+                if self._arrived > MUCH:
+                    self._stopping.wait(GATHER_S)
             except UnreadablePartition as error:  # the log was cut, or too much was missed: from the beginning
                 LOG.warning("reads everything again: %s", error)
                 self._again(error)
@@ -171,6 +177,7 @@ class ReadModel:
         """Take over what has come since. For who has no thread; `start` has one."""
         assert self._reader is not None, "catch up first"
         arrived = self._reader.poll(timeout_s, AT_ONCE)
+        self._arrived = len(arrived)
         by_shard: dict[int, list[Message]] = {}
         for topic, partition, message in arrived:
             if topic == "events":
@@ -218,7 +225,7 @@ class ReadModel:
         has_more = True
         while has_more:
             with self._lock:
-                has_more = self._health.look(now, AT_ONCE)
+                has_more = self._health.look(now, LOOKED_AT)
 
     def _note(self, changed: Iterable[Changed]) -> None:
         for entity, before, after in changed:

@@ -102,6 +102,23 @@ def test_every_address_answers(app: Any, path: str) -> None:
     assert answer.status_code == 200, answer.text
 
 
+@pytest.mark.parametrize(
+    "path", ["/api/v1/jobs", "/api/v1/jobs?start=0&limit=1", "/api/v1/jobs?limit=0", f"/api/v1/jobs/{JOB}"]
+)
+def test_what_is_asked_most_is_answered_as_the_framework_would(app: Any, path: str) -> None:
+    quick = ask(app, "GET", path)
+    framed = ask(
+        app, "GET", f"{path}{'&' if '?' in path else '?'}waitMs=1"
+    )  # which makes no difference, but is handed on
+    assert (quick.status_code, quick.content, quick.headers) == (200, framed.content, framed.headers)
+
+
+@pytest.mark.parametrize("asked", ["limit=1001", "start=-1", "start=", "limit=x", "state=none", "at=0:0&after=0:0"])
+def test_what_is_wrong_with_a_page_is_told(app: Any, asked: str) -> None:
+    assert ask(app, "GET", f"/api/v1/jobs?{asked}").status_code == 422
+    assert ask(app, "GET", "/api/v1/jobs/no-such-job").status_code == 404
+
+
 def test_commands_as_they_go_on_the_log() -> None:
     app, window = an_app(story("R1")[1])
     body = json.loads(specification(2))

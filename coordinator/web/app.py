@@ -24,6 +24,7 @@ from coordinator.web.guard import Guard
 from coordinator.web.jobs import JOBS
 from coordinator.web.live import LIVE, Changes
 from coordinator.web.metrics import WebMetrics
+from coordinator.web.quick import Quick
 from coordinator.web.window import Window
 
 STATIC = Path(__file__).parent / "static"
@@ -63,7 +64,7 @@ def build(window: Window, guard: Guard, version: str = "", ending: threading.Eve
     problems.install(app)
     install(app, (JOBS, COMMANDS, CLUSTER, LIVE), DESCRIPTION)
     _add_pages(app, window, metrics, changes)
-    return Doorway(Counted(app, metrics), guard)
+    return Doorway(Counted(Quick(app, window), metrics), guard)
 
 
 def _add_pages(app: FastAPI, window: Window, metrics: WebMetrics, changes: Changes) -> None:

@@ -16,6 +16,7 @@ from starlette.responses import Response, StreamingResponse
 from coordinator.web.problems import MEDIA_TYPE, Problem
 
 P = ParamSpec("P")
+PREFIX = "/api/v1"
 REFERENCE = "#/components/schemas/{name}"
 ENCODER = msgspec.json.Encoder()
 TITLES = {
@@ -39,7 +40,7 @@ class Contract:
     """The addresses of the API, and the shapes of their answers."""
 
     def __init__(self) -> None:
-        self.router = APIRouter(prefix="/api/v1")
+        self.router = APIRouter(prefix=PREFIX)
         self.shapes: list[Any] = [Problem]
 
     def get(self, path: str, *problems: int, tag: str) -> Callable[[Callable[P, Awaitable[Any]]], Any]:

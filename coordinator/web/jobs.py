@@ -19,7 +19,7 @@ from coordinator.past import Past
 from coordinator.views import CheckpointView, JobDetail, JobView, Page, PipelineView, TaskView
 from coordinator.web.contract import Contract
 from coordinator.web.looking import look, look_back, window_of
-from coordinator.web.parameters import WAIT_MS, After, At, Incarnation, JobName, Limit, Search, Start, WaitMs
+from coordinator.web.parameters import PAGE, WAIT_MS, After, At, Incarnation, JobName, Limit, Search, Start, WaitMs
 from coordinator.web.problems import Refused, unknown
 from coordinator.web.redact import redacted
 from events.keys import KINDS
@@ -56,7 +56,7 @@ async def list_jobs(
     search: Search = "",
     unhealthy: Annotated[bool, Query(description="Only those that are not well.")] = False,
     start: Start = 0,
-    limit: Limit = 50,
+    limit: Limit = PAGE,
     at: At = None,
     after: After = None,
     wait_ms: WaitMs = WAIT_MS,

@@ -16,6 +16,7 @@ from events.keys import MAX_NAME_BYTES
 # A slash within a name, as the doorway hands it on: the router would take it for the end of the name.
 SLASH = "\ue000"
 MOST_LISTED = 1000
+PAGE = 50  # jobs, where nothing is said
 LARGEST = 2**53 - 1
 WAIT_MS = 10_000
 AFTER = r"^[0-9]{1,5}:[0-9]{1,15}$"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import socket
 import sys
@@ -24,7 +23,6 @@ from events.structs import make_ready
 
 LOG = logging.getLogger(__name__)
 GRACE_S = 3
-NICENESS = 5  # where all want the processor, who leads jobs comes before who looks at them
 SWITCH_S = 0.0005  # a request does not wait long for the thread that follows the log
 
 
@@ -73,7 +71,6 @@ class WebService:
         signal.signal(signal.SIGINT, self._server.handle_exit)
         make_ready()
         collect_in_small_steps()
-        os.nice(NICENESS)
         sys.setswitchinterval(SWITCH_S)
         listener = self._listen()
         host, port = listener.getsockname()[:2]
