@@ -2,8 +2,6 @@
 PYTHON ?= python3
 BIN := .venv/bin
 BENCHES := replay restart write decide fence transitions failover api dataplane microbatch
-# Processes that run the tests, file by file; each has its own broker and its own Spark.
-TEST_JOBS ?= 2
 SOAK_MINUTES ?= 30
 SOAK_STREAMING_MINUTES ?= 60
 SOAK_SEEDS ?= 100000
@@ -28,7 +26,7 @@ demo: setup      ## see it work, with a kill -9 in the middle; KEEP=1 leaves it 
 	@$(BIN)/python -m detent demo $(if $(KEEP),--keep)
 
 test: check      ## all tests
-	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile
+	@$(BIN)/python -m pytest
 
 check: setup     ## lint, format and strict types
 	@$(BIN)/ruff check --quiet .

@@ -26,8 +26,13 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[embedded.Embedd
 
 @pytest.fixture(scope="session")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkEngine]:
-    """Spark, once for the whole session."""
-    options = {"spark.master": "local[2]", "slice_ms": 300, "allowed_modules": ("tests.spark_functions",)}
+    """Spark, once for the whole session: PySpark knows only one at a time in a process."""
+    options = {
+        "spark.master": "local[2]",
+        "spark.conf": {"spark.driver.memory": "800m"},
+        "slice_ms": 300,
+        "allowed_modules": ("tests.spark_functions",),
+    }
     made = SparkEngine(Surroundings("w1", "i", tmp_path_factory.mktemp("spark-worker"), now_ms, options=options))
     yield made
     made.close(10)

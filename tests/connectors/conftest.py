@@ -1,4 +1,4 @@
-"""One Spark for all tests of sources and sinks: started by the first that asks, ended behind the last."""
+"""What tests of sources and sinks are given: the Spark that all tests share, and a PostgreSQL."""
 
 from __future__ import annotations
 
@@ -10,24 +10,14 @@ from typing import Any
 
 import pytest
 
-from events.recovery import now_ms
 from tests.connectors.parts import ContextMaker
 from tests.connectors.postgres import Postgres, a_postgres, binaries
-from workers.engine import Surroundings
 from workers.spark.api import Context
 from workers.spark.engine import SparkEngine
 from workers.spark.session import Spark
 
 
-@pytest.fixture(scope="package")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkEngine]:
-    options = {"spark.master": "local[2]", "spark.conf": {"spark.driver.memory": "800m"}, "slice_ms": 300}
-    made = SparkEngine(Surroundings("tests", "i", tmp_path_factory.mktemp("spark"), now_ms, options=options))
-    yield made
-    made.close(10)
-
-
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def spark(engine: SparkEngine) -> Spark:
     return engine._spark
 
