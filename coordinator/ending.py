@@ -94,17 +94,23 @@ def end_job(draft: Draft, name: str, transition: str, *, reason: str | None = No
 def promise_cleanup(draft: Draft, name: str) -> None:
     """What an ended job must have: its cleanup due, and its summary."""
     job = draft.state.jobs[name]
-    event, known = job_of(job)
-    env = job.plan.env
-    due_at = draft.now + env.cleanup_delay_ms
+    event, _ = job_of(job)
+    due_at = draft.now + job.plan.env.cleanup_delay_ms
     if job.cleanup is None:
         cleanup = Cleanup(owner=event.incarnation, ended=event.to)
         draft.emit(named("cleanup", name, event.incarnation), "promised", cleanup, incarnation=event.incarnation,
                    due_at=due_at)  # fmt: skip
+    list_summary(draft, job, name)
+
+
+def list_summary(draft: Draft, job: JobView, name: str) -> None:
+    """If there is none: also one that was there and could not be read, for it remembers the job's commands."""
+    event, known = job_of(job)
+    env = job.plan.env
     entity = named("summary", name, event.incarnation)
     if draft.state.get(entity) is None:
-        draft.emit(entity, "listed", summary_of(job, event, known), incarnation=event.incarnation,
-                   due_at=due_at + env.history_ms)  # fmt: skip
+        due_at = draft.now + env.cleanup_delay_ms + env.history_ms
+        draft.emit(entity, "listed", summary_of(job, event, known), incarnation=event.incarnation, due_at=due_at)
 
 
 def summary_of(job: JobView, event: Event, known: Job) -> Summary:
@@ -185,6 +191,7 @@ def delete_job(draft: Draft, name: str) -> None:
     """All keys of an ended job but its cleanup and its summary, children before the parent."""
     job = draft.state.jobs[name]
     event, _ = job_of(job)
+    list_summary(draft, job, name)
     for number, pipeline in sorted(job.pipelines.items()):
         for index, task in sorted(pipeline.tasks.items()):
             for worker in task_of(task).held_by:

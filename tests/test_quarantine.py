@@ -221,10 +221,11 @@ def test_an_unreadable_record_found_while_leading_is_an_input_like_others(shard:
     same_after_replay(shard)
 
 
-def test_a_late_copy_is_known_though_another_commands_record_was_lost(shard: Shard) -> None:
+@pytest.mark.parametrize("lost", ["command/a/first", "summary/a/1"])
+def test_a_late_copy_is_known_though_what_remembers_commands_was_lost(shard: Shard, lost: str) -> None:
     """What is remembered of an ended job's commands only grows: one lost and one refused since is not none."""
     shard.command("a", Cancel(), "first")
-    replay(shard, "command/a/first")
+    replay(shard, lost)
     again = Command(id="second", job="a", by="me", action=Submit(specification=specification(1)))
     shard.give(again)
     assert shard.state.jobs["a"].commands["second"].to == "REFUSED"
