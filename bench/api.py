@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench import harness, kafka
-from bench.fleet import Child, until
+from bench.fleet import Child, resident_mb, until
 from bench.transitions import Load, coordinator, percentile
 from events.cluster import Cluster
 from events.codec import Codec
@@ -151,7 +151,7 @@ def run(arguments: argparse.Namespace) -> harness.Result:
         with web(cluster, Path(directory)) as served:
             trial = Trial(load, served, arguments.window, arguments.rate, arguments.seconds,
                           arguments.latency_seconds, arguments.commands_per_s)  # fmt: skip
-            figures["web_memory_mb"] = memory_mb(served.process.pid)
+            figures["web_memory_mb"] = resident_mb(served.process.pid)
             figures["commands_per_s, steady"] = trial.answers()
             contenders = {"alone": trial.alone, "asked": trial.asked}
             measured = harness.alternate(contenders, warmups=1, repetitions=arguments.repetitions)
@@ -166,11 +166,6 @@ def run(arguments: argparse.Namespace) -> harness.Result:
         harness.Bar("transitions, asked/alone", harness.ratio(measured, "asked", "alone"), ">=", 0.9),
     ]
     return harness.Result("api", figures, bars)
-
-
-def memory_mb(pid: int) -> float:
-    status = Path(f"/proc/{pid}/status").read_text()
-    return next(int(line.split()[1]) / 1000 for line in status.splitlines() if line.startswith("VmRSS:"))
 
 
 def main() -> int:

@@ -47,12 +47,13 @@ def choose_worker(state: State, labels: dict[str, str], refused_by: tuple[str, .
     for worker in sorted(state.heard):
         if worker in refused_by or not usable(state, worker):
             continue
-        if (
-            labels.items() <= state.heard[worker].heartbeat.labels.items()
-            and (room := free_slots(state, worker)) > most
-        ):
+        if has_labels(state, worker, labels) and (room := free_slots(state, worker)) > most:
             best, most = worker, room
     return best
+
+
+def has_labels(state: State, worker: str, labels: dict[str, str]) -> bool:
+    return labels.items() <= state.heard[worker].heartbeat.labels.items()
 
 
 def place_waiting(draft: Draft) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from coordinator.checkpoint import checkpoint_of, committed_point, is_uncommitted, published_rows
-from coordinator.deploy import choose_worker, task_of
+from coordinator.deploy import choose_worker, has_labels, task_of
 from coordinator.draft import Draft
 from coordinator.lifecycle import ACTIVE_TASK, ENDING_JOB, TERMINAL_JOB, TERMINAL_TASK
 from coordinator.savepoint import fail_savepoints, savepoint_of
@@ -152,7 +152,7 @@ def begin_cleanup(draft: Draft, event: Event) -> None:
 def remover(state: State, labels: dict[str, str], tries: int) -> str | None:
     """A worker with the job's labels: others may not see what it has staged. Where none comes for long, anybody: an id
     is not held for ever by labels that nobody has any more."""
-    fit = [worker for worker in sorted(state.heard) if labels.items() <= state.heard[worker].heartbeat.labels.items()]
+    fit = [worker for worker in sorted(state.heard) if has_labels(state, worker, labels)]
     if not fit and tries < PATIENT_TRIES:
         return None
     return choose_worker(state, labels if fit else {}, ()) or next(iter(fit or sorted(state.heard)), None)

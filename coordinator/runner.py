@@ -211,10 +211,15 @@ class ShardRunner:
         leader = state.leader.state if state.leader and isinstance(state.leader.state, Leader) else None
         others = [name for name, member in self._around.peers.members().items() if member.beat.logic >= state.logic]
         suspect = leader.coordinator if leader and state.leader and state.leader.to == "LEADING" else ""
-        named = leader.successor if leader and state.leader and state.leader.to == "VACANT" else ""
+        named = self._named()
         among = [name for name in others if name != suspect or name == self._around.name]
         place = 0 if named == self._around.name else rank(self._around.name, among, self.shard) + bool(named)
         return suspicion if now - self._suspected_ms >= place * self._around.timing.turn_ms else None
+
+    def _named(self) -> str:
+        """Whom the leader that resigned wants to be followed by; empty when none did, or it named nobody."""
+        event = self.replica.state.leader if self.replica else None
+        return event.state.successor if event and event.to == "VACANT" and isinstance(event.state, Leader) else ""
 
     def _can_lead(self) -> bool:
         assert self.replica is not None
@@ -233,14 +238,13 @@ class ShardRunner:
         assert self.replica is not None
         around, now = self._around, monotonic_ms()
         event = self.replica.state.leader
-        leader = event.state if event is not None and isinstance(event.state, Leader) else None
         known_ms = max(around.peers.begun_ms, int(self.replica.heard_s * 1000))
-        called = event is not None and event.to == "VACANT" and leader is not None and leader.successor == around.name
-        if not called and now - around.peers.begun_ms < 3 * around.timing.beat_ms:
+        if self._named() != around.name and now - around.peers.begun_ms < 3 * around.timing.beat_ms:
             return None  # it does not know the others yet
-        if event is None or leader is None:
+        if event is None or not isinstance(event.state, Leader):
             settled = now - around.peers.begun_ms > around.timing.detection_ms
             return Turn("the shard never had a leader", now) if settled else None
+        leader = event.state
         if event.to == "VACANT":
             return Turn(f"{leader.coordinator} resigned", int(self.replica.heard_s * 1000))
         heard_ms = max(known_ms, around.peers.last_heard_ms(leader.coordinator, self.shard))

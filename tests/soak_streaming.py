@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from bench.fleet import SPARK
+from bench.fleet import SPARK, resident_mb
 from events.embedded import EmbeddedBroker
 from events.java import find_java
 from events.records import Checkpoint, Stop
@@ -37,7 +37,7 @@ SETTINGS: dict[str, object] = {
 SAMPLE_S, COLLECT_S, TELL_S = 2.0, 30.0, 60.0
 WARM_UP = 0.3  # of the time
 RATE = 500.0
-MB = 1024.0
+MB = 1024.0 * 1024.0
 
 
 @dataclass
@@ -132,16 +132,6 @@ class Streaming:
         self.memory["jvm"].add(at_s, resident_mb(java_of(self._worker)))
 
 
-def resident_mb(process: int) -> float:
-    """0 where there is none."""
-    try:
-        said = Path(f"/proc/{process}/status").read_text()
-    except OSError:
-        return 0.0
-    found = re.search(r"VmRSS:\s+(\d+) kB", said)
-    return int(found.group(1)) / MB if found and process else 0.0
-
-
 def live_heap_mb(process: int) -> float:
     """0 where nobody can tell: a JVM without a JDK, or none at all."""
     jcmd = find_java().executable.resolve().with_name("jcmd")
@@ -151,7 +141,7 @@ def live_heap_mb(process: int) -> float:
         [jcmd, str(process), "GC.class_histogram"], capture_output=True, text=True, check=False
     ).stdout
     found = re.search(r"^Total\s+\d+\s+(\d+)", said, re.MULTILINE)
-    return int(found.group(1)) / MB / 1024 if found else 0.0
+    return int(found.group(1)) / MB if found else 0.0
 
 
 def stream(directory: Path, minutes: float, say: Callable[[str], None]) -> tuple[dict[str, Any], list[str]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.fleet import LIBC, Child
-from events.records import CheckpointAcked, Submit
+from events.records import Cancel, CheckpointAcked, Submit
 from tests.scenes import ENV, Scene
 from tests.spark_parts import ids, sink, source, transform
 
@@ -40,6 +40,14 @@ class SparkJob:
         sinks = [sink(self.out, "between" if query else "in", **options)]
         body = {"env": env, "source": [given], "transform": steps, "sink": sinks}
         self.scene._send(self.name, Submit(specification=json.dumps(body)))
+
+    def sleeps_until_cancelled(self) -> None:
+        """Its tasks would sleep for an hour; it is cancelled when Spark has begun with them."""
+        hour = "java_method('java.lang.Thread', 'sleep', 3600000L)"
+        self.submit(source={"columns": {"hour": hour}}, parallelism=2, partition_by=["hour"])
+        self.scene.until(self.being_written, "tasks of Spark", LIMIT_S)
+        self.scene.send(self.name, Cancel())
+        self.scene.until(lambda: self.scene.count(f"job/{self.name}", "CANCELED"), "it to be CANCELED", LIMIT_S)
 
     # What is there ---------------------------------------------------------------------------------------------------
 

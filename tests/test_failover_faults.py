@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.fleet import Child, Launch
+from bench.fleet import Child, Launch, resident_mb
 from events import embedded
 from events.embedded import EmbeddedBroker
 from events.records import Task
@@ -254,7 +254,7 @@ def test_a_flood_of_garbage_stops_nobody_and_is_all_put_aside(where: tuple[str, 
     with a_scene(*where, coordinators=1) as scene:
         leader = scene.led()
         endless(scene)
-        before = resident_mb(leader)
+        before = resident_mb(leader.process.pid)
         topic, garbage = scene.cluster.topic("commands"), 20_000
         for number in range(garbage):
             scene.fleet.producer.produce(topic, os.urandom(200), b"k%d" % number, 0)
@@ -268,12 +268,7 @@ def test_a_flood_of_garbage_stops_nobody_and_is_all_put_aside(where: tuple[str, 
         goes_on(scene)
         finish(scene)
         until(lambda: len(scene.recorder.log.partition("dead-letters", 0)) == garbage, "all of it in dead letters")
-        assert resident_mb(leader) - before < 150
-
-
-def resident_mb(child: Child) -> float:
-    status = Path(f"/proc/{child.process.pid}/status").read_text()
-    return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+        assert 0 < resident_mb(leader.process.pid) < before + 150
 
 
 def test_a_full_disk_under_the_mirror_costs_the_mirror_and_nothing_else(where: tuple[str, Path]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,12 +9,10 @@ import pytest
 
 from bench.fleet import SPARK
 from events.embedded import EmbeddedBroker
-from events.records import Cancel
-from tests.connectors.test_kafka_source import Topic
+from tests.connectors.test_kafka_source import numbers_on_a_topic
 from tests.scenes import Scene, a_scene
 from tests.spark_cluster import a_connect_server
-from tests.spark_parts import source
-from tests.spark_scene import LIMIT_S, SparkJob
+from tests.spark_scene import SparkJob
 
 for package in ("grpc", "grpc_status", "google.rpc", "pandas", "zstandard"):
     pytest.importorskip(package, reason=f"Spark Connect needs {package}, which is not installed (extra: connect)")
@@ -36,19 +33,11 @@ def test_jobs_on_a_connect_server(scene: Scene, tmp_path: Path) -> None:
     """One that is cancelled lets the cores go, though its tasks would sleep for an hour; one whose rows are read by
     Python has each of them once, written by Spark and written here."""
     asleep = SparkJob(scene, "asleep", tmp_path / "asleep", 4)
-    hour = "java_method('java.lang.Thread', 'sleep', 3600000L)"
-    asleep.submit(source={"columns": {"hour": hour}}, parallelism=2, partition_by=["hour"])
-    scene.until(asleep.being_written, "tasks of Spark", LIMIT_S)
-    scene.send(asleep.name, Cancel())
-    scene.until(lambda: scene.count("job/asleep", "CANCELED"), "it to be CANCELED", LIMIT_S)
+    asleep.sleeps_until_cancelled()
 
-    topic = Topic(scene.cluster.bootstrap_servers)
-    for partition in (0, 1):
-        topic.send([json.dumps({"id": i}).encode() for i in range(partition, ROWS, 2)], partition)
-    given = {"bootstrap_servers": topic.servers, "topics": [topic.name], "format": "json", "schema": "id BIGINT"}
     partitioned = SparkJob(scene, "partitioned", tmp_path / "partitioned", ROWS)
     query = "SELECT id, id % 2 AS part FROM input"
-    partitioned.submit(source(kind="kafka", **given), query=query, partition_by=["part"])
+    partitioned.submit(numbers_on_a_topic(scene.cluster.bootstrap_servers, ROWS), query=query, partition_by=["part"])
     plain = SparkJob(scene, "plain", tmp_path / "plain", ROWS)
     plain.submit(source={"rate": 500}, query="SELECT id FROM input")
     for job in (partitioned, plain):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Iterator
@@ -12,11 +11,9 @@ import pytest
 
 from bench.fleet import SPARK
 from events.embedded import EmbeddedBroker
-from events.records import Cancel
-from tests.connectors.test_kafka_source import Topic
+from tests.connectors.test_kafka_source import numbers_on_a_topic
 from tests.scenes import Scene, a_scene
 from tests.spark_cluster import HERE, QUICK, SparkCluster, a_spark_cluster
-from tests.spark_parts import source
 from tests.spark_scene import LIMIT_S, SLOW, SparkJob, java_under
 
 pytestmark = pytest.mark.broker
@@ -50,20 +47,11 @@ def test_jobs_on_a_standalone_cluster(scene: Scene, cluster: SparkCluster, tmp_p
     """One that is cancelled lets the cores go, though its tasks would sleep for an hour; one whose rows are read by
     Python in an executor that is killed meanwhile has each of them once."""
     asleep = SparkJob(scene, "asleep", tmp_path / "asleep", 4)
-    hour = "java_method('java.lang.Thread', 'sleep', 3600000L)"
-    asleep.submit(source={"columns": {"hour": hour}}, parallelism=2, partition_by=["hour"])
-    scene.until(asleep.being_written, "tasks on executors", LIMIT_S)
-    scene.send(asleep.name, Cancel())
-    scene.until(lambda: scene.count("job/asleep", "CANCELED"), "it to be CANCELED", LIMIT_S)
+    asleep.sleeps_until_cancelled()
 
-    topic = Topic(scene.cluster.bootstrap_servers)
-    for partition in (0, 1):
-        ids = range(partition, ROWS, 2)
-        topic.send([json.dumps({"id": i}).encode() for i in ids], partition)
     job = SparkJob(scene, "read", tmp_path / "out", ROWS)
-    given = {"bootstrap_servers": topic.servers, "topics": [topic.name], "format": "json", "schema": "id BIGINT"}
     query = f"SELECT id, id % 2 AS part, {SLOW} AS slow FROM input"
-    job.submit(source(kind="kafka", **given), query=query, partition_by=["part"])
+    job.submit(numbers_on_a_topic(scene.cluster.bootstrap_servers, ROWS), query=query, partition_by=["part"])
     scene.until(job.being_written, "tasks on executors", LIMIT_S)
     killed = java_under(cluster.worker)
     os.kill(killed, signal.SIGKILL)

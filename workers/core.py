@@ -95,6 +95,8 @@ def may_publish(ledger: Ledger, lease: int, now_ms: int, settings: Settings) -> 
 
 
 def joined(outcomes: list[Outcome]) -> Outcome:
+    if not outcomes:  # as at most ticks
+        return NOTHING
     return Outcome(
         tuple(effect for outcome in outcomes for effect in outcome.effects),
         tuple(report for outcome in outcomes for report in outcome.reports),
@@ -282,8 +284,7 @@ def _tick(ledger: Ledger, now_ms: int, settings: Settings) -> Outcome:
     silent_ms = now_ms - ledger.reached_at
     lost = f"lease lost: Kafka was not reached for {silent_ms} ms" if silent_ms > settings.lease_ms else ""
     outcomes = [_look_after(held, ledger.pulse(key), lost, now_ms, settings) for key, held in ledger.tasks.items()]
-    told = [outcome for outcome in outcomes if outcome is not NOTHING]
-    return joined(told) if told else NOTHING
+    return joined([outcome for outcome in outcomes if outcome is not NOTHING])
 
 
 def _look_after(held: Held, pulse: Pulse, lost: str, now_ms: int, settings: Settings) -> Outcome:

@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from events.embedded import EmbeddedBroker
 from tests.connectors import parts
+from tests.spark_parts import source as a_source
 from workers.plan import OptionsRefused
 from workers.spark.api import Refused, Unservable
 from workers.spark.kafka_source import KafkaSource
@@ -55,6 +56,15 @@ class Topic:
 
     def expire(self, before: int, partition: int = 0) -> None:
         self.wait(self.admin.delete_records([TopicPartition(self.name, partition, before)]))
+
+
+def numbers_on_a_topic(servers: str, rows: int) -> dict[str, Any]:
+    """A source of a job: ids from 0 on a topic of its own."""
+    topic = Topic(servers)
+    for partition in (0, 1):
+        topic.send([json.dumps({"id": i}).encode() for i in range(partition, rows, 2)], partition)
+    given = {"bootstrap_servers": servers, "topics": [topic.name], "format": "json", "schema": "id BIGINT"}
+    return a_source(kind="kafka", **given)
 
 
 @pytest.fixture

@@ -164,8 +164,8 @@ class KafkaSource:
     def _dealt(self, position: Position, goal: int) -> Iterator[Range]:
         """About as many records as the goal says, of all partitions that have some."""
         left = {name: self._high(name, position) - start for name, start in position.next.items()}
-        if position.end is not None and sum(left.values()) <= LAST * goal:
-            goal = sum(left.values())
+        if position.end is not None and (rest := sum(left.values())) <= LAST * goal:
+            goal = rest
         waiting = sorted((count, name) for name, count in left.items() if count > 0)
         for index, (count, name) in enumerate(waiting):  # the shortest first: what it leaves, the others take
             take = min(count, max(1, goal // (len(waiting) - index)))

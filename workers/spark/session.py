@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -190,34 +190,19 @@ class Spark:
         to end, and they write until then. Spark Connect does not tell."""
         if self._settings.is_connect:
             return 0
-        context: Any = session.sparkContext
-        jvm = context._jsc.sc()
-        tracker, found = jvm.statusTracker(), 0
-        for job in tracker.getJobIdsForGroup(group):
-            info = tracker.getJobInfo(job)
-            for stage in () if info.isEmpty() else info.get().stageIds():
-                about = tracker.getStageInfo(stage)
-                found += 0 if about.isEmpty() else about.get().numActiveTasks()
-        return found
+        return sum(stage.numActiveTasks() for stage in _stages(session, group, "RUNNING", "FAILED", "UNKNOWN"))
 
     def pulse(self, session: SparkSession, group: str) -> tuple[object, ...]:
         """What changes as long as Spark gets on with the group's jobs; empty when nothing runs or nothing is told."""
         if self._settings.is_connect:
             return ()
         context: Any = session.sparkContext
-        jvm = context._jsc.sc()
-        tracker, store = jvm.statusTracker(), jvm.statusStore()
+        store = context._jsc.sc().statusStore()
         found: list[object] = []
-        for job in tracker.getJobIdsForGroup(group):
-            info = tracker.getJobInfo(job)
-            if info.isEmpty() or str(info.get().status()) != "RUNNING":
-                continue
-            for stage in info.get().stageIds():
-                if tracker.getStageInfo(stage).isEmpty():  # it has not begun
-                    continue
-                about = store.lastStageAttempt(stage)
-                moved = (about.inputRecords(), about.outputRecords(), about.shuffleReadBytes(), about.outputBytes())
-                found.append((stage, about.attemptId(), about.numCompleteTasks(), *moved))
+        for stage in _stages(session, group, "RUNNING"):
+            about = store.lastStageAttempt(stage.stageId())
+            moved = (about.inputRecords(), about.outputRecords(), about.shuffleReadBytes(), about.outputBytes())
+            found.append((stage.stageId(), about.attemptId(), about.numCompleteTasks(), *moved))
         return tuple(found)
 
     # Its own thread --------------------------------------------------------------------------------------------------
@@ -311,6 +296,19 @@ def _has_stopped(session: SparkSession) -> bool:
         return bool(context._jsc.sc().isStopped())
     except (OSError, Py4JError):  # the JVM has ended, which is seen next
         return False
+
+
+def _stages(session: SparkSession, group: str, *status: str) -> Iterator[Any]:
+    """What Spark knows of the stages that have begun, of the group's jobs with such a status."""
+    context: Any = session.sparkContext
+    tracker = context._jsc.sc().statusTracker()
+    for number in tracker.getJobIdsForGroup(group):
+        job = tracker.getJobInfo(number)
+        if job.isEmpty() or str(job.get().status()) not in status:
+            continue
+        for each in job.get().stageIds():
+            if not (stage := tracker.getStageInfo(each)).isEmpty():
+                yield stage.get()
 
 
 def _tag(group: str) -> str:
