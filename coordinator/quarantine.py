@@ -15,7 +15,7 @@ from coordinator.ending import cancel_tasks, job_of
 from coordinator.lifecycle import ENDING_JOB, TERMINAL_JOB
 from coordinator.state import JobView
 from events.keys import WITHOUT_JOB, Entity, named
-from events.records import Event, Job
+from events.records import Cleanup, Event, Job
 
 
 class Unreadable(NamedTuple):
@@ -38,8 +38,19 @@ def set_aside(draft: Draft, given: Unreadable) -> None:
     entity = given.entity
     draft.note(f"{entity.text} can't be read: {given.reason}")
     draft.forget_unreadable(entity, given.incarnation or draft.state.incarnations)
-    if entity.kind not in WITHOUT_JOB | {"summary"}:
+    if entity.kind == "cleanup":
+        promise_again(draft, entity)
+    elif entity.kind not in WITHOUT_JOB | {"summary"}:
         quarantine(draft, Impossible(entity.job, f"{entity.text} can't be read: {given.reason}"))
+
+
+def promise_again(draft: Draft, entity: Entity) -> None:
+    """A promise of cleanup is all in its key: whose staging is to go. Of a job that still stands, its state calls for
+    one by itself; one of the same id that was restored since is another's."""
+    owner = int(entity.parts[1])
+    job = draft.state.jobs.get(entity.job)
+    if job is None or job.event is None or job.event.incarnation != owner:
+        draft.emit(entity, "promised", Cleanup(owner=owner, ended=""), incarnation=owner, due_at=draft.now)
 
 
 def quarantine(draft: Draft, given: Impossible) -> None:

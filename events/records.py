@@ -198,7 +198,7 @@ class Cleanup(Record, frozen=True, kw_only=True):
 
     # The incarnation whose keys it may delete; nothing else, ever.
     owner: int
-    # The job's terminal state.
+    # The job's terminal state; empty in a promise made again from its key.
     ended: str
     # Tries so far.
     tries: int = 0

@@ -162,6 +162,18 @@ def test_B5_a_promise_of_cleanup_that_can_not_be_read_is_made_again(shard: Shard
     assert cleaned_up(shard)
 
 
+def test_B5_the_promise_of_an_earlier_incarnation_is_made_again_and_the_restored_job_goes_on(shard: Shard) -> None:
+    """Found by the simulation: what the canceled one had staged stayed for ever, and the restored one was failed."""
+    shard.command("a", Cancel())
+    shard.command("a", Restore())
+    replay(shard, "cleanup/a/1")
+    assert shard.job() not in ("FAILED", "FAILING")
+    assert sorted(shard.state.jobs["a"].cleanups) == [1]
+    assert not cleaned_up(shard)  # the job stands
+    assert shard.state.jobs["a"].cleanups == {}
+    assert shard.job() not in ("FAILED", "FAILING")
+
+
 def test_B5_a_summary_or_a_verdict_that_can_not_be_read_is_let_go(shard: Shard) -> None:
     shard.command("a", Cancel())
     assert cleaned_up(shard)

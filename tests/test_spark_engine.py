@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -164,6 +165,16 @@ def test_a_transform_that_can_not_be_is_a_lasting_failure(
     crashed = bad.crash(bad.who())
     assert crashed.lasting
     assert reason in crashed.reason
+
+
+def test_an_error_of_spark_is_said_in_our_logs_only(engine: SparkEngine, capfd: pytest.CaptureFixture[str]) -> None:
+    """PySpark's own loggers of query errors write to stderr in another form, and turn pytest's handlers to it."""
+    from pyspark.errors import ArithmeticException
+
+    with pytest.raises(ArithmeticException, match="DIVIDE_BY_ZERO"):
+        engine._spark.session(60).sql("SELECT 1 / 0 AS x").collect()
+    assert "DIVIDE_BY_ZERO" not in capfd.readouterr().err
+    assert not [name for name in logging.root.manager.loggerDict if name.endswith("QueryContextLogger")]
 
 
 # Sinks ---------------------------------------------------------------------------------------------------------------

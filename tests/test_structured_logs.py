@@ -7,7 +7,6 @@ import json
 import logging
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ import pytest
 
 from detent.logs import JsonLines, KeyValueLines
 from events.log_fields import FieldLogger, with_fields
-from workers.spark.session import guard_the_logger_class
 
 ROOT = Path(__file__).parent.parent
 
@@ -174,32 +172,3 @@ def test_the_level_decides_what_is_said() -> None:
     everything = run("key=value", "debug").stderr
     assert 'logger=events.librdkafka message="a retry"' in everything
     assert "a call" not in everything
-
-
-def test_loggers_of_pyspark_made_by_many_threads_change_no_others() -> None:
-    """Without the guard, two that overlap leave the process with PySpark's logger class for good."""
-    from pyspark.logger import PySparkLogger
-
-    guard_the_logger_class()
-    guard_the_logger_class()
-    plain, at_once, interval = logging.getLoggerClass(), threading.Barrier(8), sys.getswitchinterval()
-    ordinary: list[logging.Logger] = []
-
-    def make(number: int) -> None:
-        at_once.wait()
-        for each in range(200):
-            PySparkLogger.getLogger("a context logger")
-            ordinary.append(logging.getLogger(f"{__name__}.{number}.{each}"))
-
-    sys.setswitchinterval(1e-6)
-    try:
-        threads = [threading.Thread(target=make, args=[number]) for number in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
-    assert logging.getLoggerClass() is plain
-    assert not [logger.name for logger in ordinary if isinstance(logger, PySparkLogger)]
-    assert isinstance(logging.getLogger("a context logger"), PySparkLogger)

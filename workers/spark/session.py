@@ -232,7 +232,7 @@ class Spark:
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     def _begin(self) -> SparkSession:
-        guard_the_logger_class()
+        keep_errors_to_our_logs()
         if self._settings.is_connect:
             os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # by this, PySpark's functions know what they are used with
             archived(self._settings.archive)
@@ -315,22 +315,15 @@ def _tag(group: str) -> str:
     return group.replace(",", "%2C")
 
 
-def guard_the_logger_class() -> None:
-    """To make a logger of its own, PySpark changes for a moment what the whole process makes loggers of. Two threads
-    at once, as when two tasks fail together, leave it changed: from then on every new logger would write JSON to
-    stderr, past its settings. Under logging's own lock nobody is in between."""
-    from pyspark.logger import PySparkLogger
+def keep_errors_to_our_logs() -> None:
+    """A failed query raises, and who catches it says so. PySpark writes it to stderr as well, in a form of its own and
+    past all settings, by loggers that turn every handler they are given to that form (pytest's, too)."""
+    from pyspark.errors import PySparkException
 
-    make: Any = PySparkLogger.getLogger
-    if getattr(make, "guarded", False):
-        return
+    def say_nothing(self: PySparkException) -> None:
+        """The exception says it all."""
 
-    def get_logger(name: str | None = None) -> PySparkLogger:
-        with logging._lock:  # type: ignore[attr-defined]
-            return cast("PySparkLogger", make(name))
-
-    get_logger.guarded = True  # type: ignore[attr-defined]
-    PySparkLogger.getLogger = staticmethod(get_logger)  # type: ignore[method-assign]
+    PySparkException._log_exception = say_nothing  # type: ignore[method-assign]
 
 
 def _connect(settings: SparkSettings) -> SparkSession:
