@@ -5,7 +5,7 @@
 plain: PySpark reads, transforms and writes in one go. detent: a job on a worker, one task per core, from its submission
 to its end on the log: checkpoints, commit and all. streaming: Structured Streaming with `availableNow`, in as many
 slices as Detent took. Every run's rows are counted by pyarrow. For Kafka (bench/kafka_data.py) also connector: Spark's
-own, where a folder with its jars is given.
+own, where its jars (bench/connector.jars.sha256: the newest that there is of each) can be had.
 """
 
 from __future__ import annotations
@@ -25,10 +25,13 @@ from typing import TYPE_CHECKING, Any
 from bench import harness, kafka
 from bench.data_jobs import CORES, Detent, detent, plain_spark, rows_in, write_parquet
 from bench.kafka_data import KafkaContest, Topic
+from events.ivy import JarsUnavailable
+from events.jars import fetch_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+CONNECTOR_JARS = Path(__file__).with_name("connector.jars.sha256")
 SCHEMA = "id LONG, customer LONG, amount DOUBLE, at TIMESTAMP, text STRING"
 QUERY = (
     "SELECT id, customer, amount * 1.2 AS gross, date_trunc('HOUR', at) AS hour, upper(text) AS text "
@@ -98,7 +101,7 @@ class Contest:
 
 def measure(options: argparse.Namespace) -> harness.Result:
     result = harness.Result("dataplane")
-    jars = sorted(map(str, Path(options.connector_jars).glob("*.jar"))) if options.connector_jars else []
+    jars = connector_jars() if "kafka" in options.of else []
     with tempfile.TemporaryDirectory(prefix="detent-dataplane-") as name, kafka.fresh_cluster(options) as cluster:
         folder = Path(name)
         with plain_spark(folder, jars) as spark, detent(cluster, folder / "detent") as workers:
@@ -116,6 +119,15 @@ def measure(options: argparse.Namespace) -> harness.Result:
                 compare(result, "kafka", contenders, written.rows, options.records, options.repetitions)
                 result.figures["kafka: slices of Detent"] = of_kafka.slices
     return result
+
+
+def connector_jars() -> list[str]:
+    """None where they can't be had: that is said, and the rest is measured."""
+    try:
+        return sorted(map(str, fetch_jars(CONNECTOR_JARS).glob("*.jar")))
+    except JarsUnavailable as error:
+        sys.stderr.write(f"without Spark's own connector: {error}\n")
+        return []
 
 
 def compare(
@@ -140,7 +152,6 @@ def main() -> int:
     options.add_argument("--files", type=int, default=40)
     options.add_argument("--records", type=int, default=2_000_000, help="on the topic")
     options.add_argument("--of", nargs="+", default=["parquet", "kafka"], choices=["parquet", "kafka"])
-    options.add_argument("--connector-jars", help="a folder with the jars of Spark's own connector to Kafka")
     kafka.add_options(options)
     options.set_defaults(repetitions=3)
     chosen = options.parse_args()

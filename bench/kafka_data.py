@@ -1,7 +1,7 @@
 """Kafka → parquet for bench.dataplane: orders as JSON on a topic, and three or four ways to read them.
 
 plain: PySpark with Detent's own data source for ranges of offsets, in one go. detent: a job. streaming: Structured
-Streaming over the same reading, in as many slices as Detent took. connector: Spark's own, where its jars are given.
+Streaming over the same reading, in as many slices as Detent took. connector: Spark's own, where its jars can be had.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def test_the_check_of_pure_modules_can_see(tmp_path: Path) -> None:
 
 def test_no_registry_and_no_machine_is_named() -> None:
     """Committed files name packages and sums, never where somebody gets them from."""
-    jars = ("events/kafka.jars.sha256", "events/spark.jars.sha256")
+    jars = ("events/kafka.jars.sha256", "events/spark.jars.sha256", "bench/connector.jars.sha256")
     for name in ("requirements.txt", "pyproject.toml", "Makefile", ".ci/run", *jars):
         text = (ROOT / name).read_text()
         assert "://" not in text, name
