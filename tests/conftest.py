@@ -1,4 +1,4 @@
-"""Fixtures that several test modules share: one embedded broker for the whole session, and the Docker engine."""
+"""Fixtures that several test modules share: a shard, a broker and a Spark for the whole session, the Docker engine."""
 
 from __future__ import annotations
 
@@ -11,8 +11,18 @@ from events.recovery import now_ms
 from tests.containers import engine as docker
 from tests.containers import image
 from tests.containers.broker import Brokers
+from tests.shard import Shard
 from workers.engine import Surroundings
 from workers.spark.engine import SparkEngine
+
+
+@pytest.fixture
+def shard() -> Shard:
+    """The core in the hand, with two workers."""
+    made = Shard()
+    made.worker("w1")
+    made.worker("w2")
+    return made
 
 
 @pytest.fixture(scope="session")

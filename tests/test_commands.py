@@ -57,14 +57,6 @@ ENV = {
 }
 
 
-@pytest.fixture
-def shard() -> Shard:
-    made = Shard()
-    made.worker("w1")
-    made.worker("w2")
-    return made
-
-
 def body(*pipelines: int, **env: Any) -> str:
     """A job with pipelines of so many tasks."""
     sources = [{"name": f"in{i}", "kind": "generator", "parallelism": n} for i, n in enumerate(pipelines)]

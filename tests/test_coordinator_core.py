@@ -40,14 +40,6 @@ from events.records import (
 from tests.shard import LEASE_MS, Shard, specification
 
 
-@pytest.fixture
-def shard() -> Shard:
-    made = Shard()
-    made.worker("w1")
-    made.worker("w2")
-    return made
-
-
 def run(shard: Shard, tasks: int = 2, **env: object) -> None:
     """A job whose tasks all run."""
     shard.submit("a", tasks, **env)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from coordinator.health import JobHealth, health, overview
 from events.records import (
     Cancel,
@@ -22,14 +20,6 @@ from events.records import (
 from tests.shard import Shard
 
 POLICY = {"interval_ms": 100, "timeout_ms": 500, "tolerated_failures": 100}
-
-
-@pytest.fixture
-def shard() -> Shard:
-    made = Shard()
-    made.worker("w1")
-    made.worker("w2")
-    return made
 
 
 def run(shard: Shard, tasks: int = 2, **env: object) -> None:

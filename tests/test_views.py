@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import msgspec
-import pytest
 
 from coordinator.cluster_viewing import shard_view, worker_views
 from coordinator.lines import FRESH_MS, Lines
@@ -23,14 +22,6 @@ from events.records import (
 from tests.shard import LEASE_MS, Shard
 
 POLICY = {"interval_ms": 100, "timeout_ms": 500, "tolerated_failures": 100}
-
-
-@pytest.fixture
-def shard() -> Shard:
-    made = Shard()
-    made.worker("w1")
-    made.worker("w2")
-    return made
 
 
 def run(shard: Shard, tasks: int = 2, **env: object) -> None:
