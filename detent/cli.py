@@ -1,7 +1,8 @@
-"""The `detent` command: gathers the command groups and turns errors into advice.
+"""The `detent` command: gathers the commands and turns errors into advice.
 
-Every group lives in a module of its own and is registered in `build_app`. An error that Detent raises on
-purpose becomes one paragraph on stderr and an exit code (detent/exits.py); a traceback is for programming errors only.
+Every command lives in a module of its own kind, which is imported when the command is given: a process starts with what
+it needs. An error that Detent raises on purpose becomes one paragraph on stderr and an exit code (detent/exits.py); a
+traceback is for programming errors only.
 """
 
 from __future__ import annotations
@@ -9,45 +10,51 @@ from __future__ import annotations
 import inspect
 import json
 import sys
+from importlib import import_module
 
 import typer
 from rich.console import Console
 
-from detent import (
-    asking_commands,
-    broker_commands,
-    config_commands,
-    coordinator_commands,
-    demo,
-    doctor_commands,
-    forensics_commands,
-    job_commands,
-    logs,
-    up,
-    view_commands,
-    web_commands,
-    worker_commands,
-)
-from detent.client import CommandRefused
+from detent import logs
 from detent.exits import Exit
-from detent.job_files import JobFileError
 from detent.settings import Log
-from detent.settings_sources import SettingsError
 from detent.tether import tie_if_asked
-from events.asking import NotAnswered
 from events.errors import DetentError
 
-# The exit code of each kind of error; of all others it is 1.
-CODES: dict[type[DetentError], Exit] = {
-    CommandRefused: Exit.REFUSED,
-    JobFileError: Exit.INVALID,
-    NotAnswered: Exit.NO_ANSWER,
-    SettingsError: Exit.INVALID,
+# Where each command is, as `detent --help` lists them. A new one is added here.
+COMMANDS: dict[str, str] = {
+    "up": "up:up",
+    "validate": "job_commands:validate",
+    "submit": "asking_commands:submit",
+    "watch": "asking_commands:watch",
+    "cancel": "asking_commands:cancel",
+    "savepoint": "asking_commands:savepoint",
+    "restore": "asking_commands:restore",
+    "stop": "asking_commands:stop",
+    "pause": "asking_commands:pause",
+    "resume": "asking_commands:resume",
+    "repair": "asking_commands:repair",
+    "jobs": "view_commands:jobs",
+    "job": "view_commands:job",
+    "checkpoints": "view_commands:checkpoints",
+    "workers": "view_commands:workers",
+    "cluster": "view_commands:cluster",
+    "log": "forensics_commands:log",
+    "at": "forensics_commands:at",
+    "explain": "forensics_commands:explain",
+    "verify": "forensics_commands:verify",
+    "coordinator": "coordinator_commands:run_coordinator",
+    "worker": "worker_commands:run_worker",
+    "web": "web_commands:run_web",
+    "broker": "broker_commands:app",
+    "config": "config_commands:app",
+    "doctor": "doctor_commands:doctor",
+    "demo": "demo:run_demo",
 }
 
 
-def build_app() -> typer.Typer:
-    """All commands. A new group or command is added here."""
+def build_app(given: str = "") -> typer.Typer:
+    """The command that is given, alone; all of them where it is none."""
     app = typer.Typer(
         help="Run data jobs on Spark that survive every failover. State is kept on Kafka; without one of your own, "
         "Detent starts a real single-node broker for you. Exit codes are in docs/operations.md.",
@@ -55,24 +62,16 @@ def build_app() -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    app.callback()(_no_options)  # keeps `detent broker …` a group, however few commands there are
-    app.command("up")(up.up)
-    app.command("validate")(job_commands.validate)
-    for command in ("submit", "watch", "cancel", "savepoint", "restore", "stop", "pause", "resume", "repair"):
-        app.command(command)(getattr(asking_commands, command))
-    for command in ("jobs", "job", "checkpoints", "workers", "cluster"):
-        app.command(command)(getattr(view_commands, command))
-    for command in ("log", "at", "explain", "verify"):
-        app.command(command)(getattr(forensics_commands, command))
-    app.command("coordinator")(coordinator_commands.run_coordinator)
-    app.command("worker")(worker_commands.run_worker)
-    app.command("web")(web_commands.run_web)
-    app.add_typer(broker_commands.app, name="broker")
-    app.add_typer(config_commands.app, name="config")
-    app.command("doctor")(doctor_commands.doctor)
-    app.command("demo")(demo.run_demo)
-    for group in (app, broker_commands.app, config_commands.app):
-        _unwrap(group)
+    app.callback()(_no_options)  # keeps it a group, however few commands there are
+    for name in [given] if given in COMMANDS else COMMANDS:
+        module, _, what = COMMANDS[name].partition(":")
+        command = getattr(import_module(f"detent.{module}"), what)
+        if isinstance(command, typer.Typer):
+            _unwrap(command)
+            app.add_typer(command, name=name)
+        else:
+            app.command(name)(command)
+    _unwrap(app)
     return app
 
 
@@ -92,9 +91,9 @@ def main() -> None:
     tie_if_asked()
     logs.set_up(Log(level="warning"))  # until a command knows its settings
     try:
-        build_app()()
+        build_app(*sys.argv[1:2])()
     except DetentError as error:
-        code = next((code for kind, code in CODES.items() if isinstance(error, kind)), Exit.ERROR)
+        code = _code_of(error)
         if "--json" in sys.argv:
             said = {"error": type(error).__name__, "message": str(error), "exitCode": code.value}
             sys.stderr.write(json.dumps(said, ensure_ascii=False) + "\n")
@@ -103,3 +102,18 @@ def main() -> None:
             console.print("Error:", style="bold red", end=" ")
             console.print(str(error), markup=False, soft_wrap=True)
         sys.exit(code)
+
+
+def _code_of(error: DetentError) -> Exit:
+    from detent.client import CommandRefused
+    from detent.job_files import JobFileError
+    from detent.settings_sources import SettingsError
+    from events.asking import NotAnswered
+
+    codes: dict[type[DetentError], Exit] = {
+        CommandRefused: Exit.REFUSED,
+        JobFileError: Exit.INVALID,
+        NotAnswered: Exit.NO_ANSWER,
+        SettingsError: Exit.INVALID,
+    }
+    return next((code for kind, code in codes.items() if isinstance(error, kind)), Exit.ERROR)

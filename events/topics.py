@@ -204,7 +204,7 @@ def _min_insync(replication: int) -> int:
 def answered(cluster: Cluster, doing: str, patience_s: float, ask: Callable[[], T]) -> T:
     """Ask a broker until it answers, with growing pauses; BrokerUnreachable when patience runs out, AccessRefused as
     soon as it turns us away."""
-    started, pause = time.monotonic(), 0.05
+    started, pause, known_at = time.monotonic(), 0.05, time.monotonic()
     while True:
         try:
             return ask()
@@ -213,8 +213,10 @@ def answered(cluster: Cluster, doing: str, patience_s: float, ask: Callable[[], 
             code = error.args[0] if error.args and isinstance(error.args[0], KafkaError) else None
             if code is not None and refuses(code):
                 raise cluster.refusal(doing, code) from error
-            late = code is not None and code.code() in UNKNOWN and waited < LATE_S
-            if code is not None and not late and not passes(code):
+            if code is None or code.code() not in UNKNOWN:
+                known_at = time.monotonic()  # a broker that was away answers so for a moment when it is back
+            late = time.monotonic() < known_at + LATE_S
+            if code is not None and not passes(code) and not (late and code.code() in UNKNOWN):
                 raise DetentError(f"the broker at {cluster.bootstrap_servers} refused, {doing}: {error}") from error
             if refused := cluster.turned_away(doing):
                 raise refused from error

@@ -194,7 +194,9 @@ class Soak:
             sources = [numbers("in", rows, rate=rate, fail_after_rows=rows // 2)]
             sink = {"refuse_publish_times": 2, "staging_stuck_times": 1}
         elif kind == "fails":
-            sources, ends = [numbers("in", 500, rate=rate, fail_after_rows=rows, fail_lasting=True)], {"FAILED"}
+            # Always: where the word of a failure is lost with its worker, the task is tried once more.
+            failing = {"fail_after_rows": rows, "fail_lasting": True, "fail_times": 1000}
+            sources, ends = [numbers("in", 500, rate=rate, **failing)], {"FAILED"}
         bounded = kind != "endless" and not (kind == "spark" and chance.random() < 0.6)
         if not bounded:
             sources = [numbers("in", rate=rate, parallelism=chance.choice([1, 2]))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -11,7 +12,7 @@ from confluent_kafka.admin import NewTopic
 
 from events.cluster import Cluster
 from events.embedded import EmbeddedBroker
-from events.errors import BrokerUnreachable, TopicMismatch
+from events.errors import BrokerUnreachable, DetentError, TopicMismatch
 from events.topics import DAY, TopicSettings, answered, ensure_topics, plans
 from tests.logs import own_cluster
 
@@ -94,3 +95,23 @@ def test_a_client_that_has_not_been_told_of_a_topic_yet_is_asked_again(broker: E
         return "there"
 
     assert answered(own_cluster(broker.bootstrap_servers), "asking", 30.0, ask) == "there"
+
+
+def test_a_topic_unknown_to_a_broker_that_has_just_come_back_is_asked_for_again(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by the soak: it had been away for longer than a topic may be unknown, and a coordinator ended."""
+    away, unknown = KafkaError._TRANSPORT, KafkaError._UNKNOWN_PARTITION
+    came, now = [unknown, away, away, away], [0.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda _: now.__setitem__(0, now[0] + 3))
+    monkeypatch.setattr("events.topics.time", clock)
+
+    def ask() -> str:
+        if came:
+            raise KafkaException(KafkaError(came.pop()))
+        return "there"
+
+    assert answered(own_cluster(broker.bootstrap_servers), "asking", 30.0, ask) == "there"
+    came[:] = [unknown] * 5
+    with pytest.raises(DetentError, match="refused, asking"):
+        answered(own_cluster(broker.bootstrap_servers), "asking", 30.0, ask)
