@@ -31,6 +31,7 @@ from events.jars import fetch_jars
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+WARMUPS = 4  # each contender's JVM gets faster for as many runs: the first takes three times as long as the fifth
 CONNECTOR_JARS = Path(__file__).with_name("connector.jars.sha256")
 SCHEMA = "id LONG, customer LONG, amount DOUBLE, at TIMESTAMP, text STRING"
 QUERY = (
@@ -135,7 +136,7 @@ def compare(
     repetitions: int,
 ) -> None:  # fmt: skip
     """Measure them in turns. All must write the same number of rows."""
-    seconds = harness.alternate(contenders, warmups=2, repetitions=repetitions)
+    seconds = harness.alternate(contenders, warmups=WARMUPS, repetitions=repetitions)
     if len(written) != 1:
         raise RuntimeError(f"{name}: the contenders wrote different numbers of rows: {sorted(written)}")
     result.figures |= {f"{name}: rows read": rows, f"{name}: rows written": next(iter(written))}
