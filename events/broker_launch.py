@@ -10,6 +10,8 @@ import base64
 import contextlib
 import hashlib
 import json
+import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -39,6 +41,7 @@ FENCED = r"Read-write operation (maybeFenceStaleBroker\(\d+\)) will be completed
 LOOKED = "Processed maybeFenceStaleBroker("
 LOOKS = 50
 CRASHED = "A fatal error has been detected by the Java Runtime Environment"
+JVM_VARIABLE = "DETENT_BROKER_JVM"  # more options of the broker's JVM
 ADDRESS_TAKEN = "Address already in use"
 
 
@@ -196,7 +199,7 @@ def _use_class_archive(launch: Launch) -> list[str]:
 
 def _jvm_options(launch: Launch) -> list[str]:
     on_trouble = ["-XX:+ExitOnOutOfMemoryError", "-XX:ErrorFile=crash.log", "-XX:-CreateCoredumpOnCrash"]
-    options = [f"-Xmx{launch.heap}", *on_trouble]
+    options = [f"-Xmx{launch.heap}", *on_trouble, *shlex.split(os.environ.get(JVM_VARIABLE, ""))]
     if archive := _use_class_archive(launch):
         return [*options, *archive]
     return [*options, "-Xlog:cds*=off", f"-XX:ArchiveClassesAtExit={launch.class_archive_part}"]

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Iterator
 
 import pytest
 
 from events import embedded
+from events.broker_launch import JVM_VARIABLE
 from events.recovery import now_ms
 from tests.containers import engine as docker
 from tests.containers import image
 from tests.containers.broker import Brokers
+from tests.jvm import QUICK, SPARK_OPTIONS
 from tests.shard import Shard
 from workers.engine import Surroundings
 from workers.spark.engine import SparkEngine
+
+os.environ.setdefault(JVM_VARIABLE, QUICK)
 
 
 @pytest.fixture
@@ -39,7 +44,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkEngine]:
     """Spark, once for the whole session: PySpark knows only one at a time in a process."""
     options = {
         "spark.master": "local[2]",
-        "spark.conf": {"spark.driver.memory": "800m"},
+        "spark.conf": {"spark.driver.memory": "800m", SPARK_OPTIONS: QUICK},
         "slice_ms": 300,
         "allowed_modules": ("tests.spark_functions",),
     }

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from bench.fleet import SPARK, Seen
 from events.records import Submit, Summary
+from tests.jvm import QUICK_SPARK
 from tests.scenes import Scene
 from tests.spark_parts import ids, sink, source
 
@@ -21,7 +22,7 @@ LABELS = {"trial": {"engine": "trial"}, "spark": {"engine": "spark"}}
 SETTINGS: dict[str, object] = {
     LABEL: "spark", "worker.engine": SPARK, "worker.spark.master": "local[2]", "worker.spark.slice_ms": 300,
     "worker.spark.conf.spark.driver.memory": "512m",
-    "worker.spark.conf.spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # it dies soon
+    **QUICK_SPARK,
 }  # fmt: skip
 MOST = 3  # at a time: two cores carry no more
 ENV = {

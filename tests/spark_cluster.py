@@ -16,12 +16,12 @@ import pyspark
 
 from bench.fleet import _die_with_us, until
 from events.java import find_java
+from tests.jvm import QUICK
 
 HERE = "127.0.0.1"
 MASTER, WORKER = "org.apache.spark.deploy.master.Master", "org.apache.spark.deploy.worker.Worker"
 CONNECT = "org.apache.spark.sql.connect.service.SparkConnectServer"
 HOME = Path(pyspark.__file__).parent
-QUICK = ("-Xmx160m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")  # of a JVM that lives for seconds
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def a_connect_server(directory: Path) -> Iterator[str]:
     submit = [str(HOME / "bin" / "spark-submit"), "--master", "local[2]", "--driver-memory", "512m"]
     conf = {
         "spark.connect.grpc.binding.address": HERE, "spark.connect.grpc.binding.port": "0", "spark.ui.enabled": "false",
-        "spark.driver.extraJavaOptions": " ".join(QUICK[1:]), "spark.sql.warehouse.dir": str(directory / "warehouse"),
+        "spark.driver.extraJavaOptions": QUICK, "spark.sql.warehouse.dir": str(directory / "warehouse"),
     }  # fmt: skip
     given = [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
     with _running(directory, "connect", [*submit, *given, "--class", CONNECT, "spark-internal"]) as (_, log):
@@ -58,7 +58,7 @@ def a_connect_server(directory: Path) -> Iterator[str]:
 @contextmanager
 def _daemon(directory: Path, name: str, main: str, *arguments: str) -> Iterator[tuple[int, Path]]:
     """Its process and its log, while it runs."""
-    java = [str(find_java().executable), *QUICK, "-cp", f"{HOME}/jars/*"]
+    java = [str(find_java().executable), "-Xmx160m", *QUICK.split(), "-cp", f"{HOME}/jars/*"]
     with _running(directory, name, [*java, main, "--host", HERE, "--webui-port", "0", *arguments]) as running:
         yield running
 

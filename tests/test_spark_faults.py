@@ -15,6 +15,7 @@ import pytest
 from bench.fleet import SPARK
 from events.embedded import EmbeddedBroker
 from events.records import TaskFailed
+from tests.jvm import QUICK_SPARK
 from tests.scenes import Scene, a_scene
 from tests.spark_parts import files_in
 from tests.spark_scene import LIMIT_S, SLOW, SparkJob, java_of, refusing, strike
@@ -28,7 +29,7 @@ def scene(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> I
     """Workers are started again by the tests that kill them."""
     directory = tmp_path_factory.mktemp("spark-scene")
     settings = {"worker__engine": SPARK, "worker__spark__slice_ms": 300, "worker__spark__master": "local[2]"}
-    with a_scene(broker.bootstrap_servers, directory, coordinators=1, **settings) as made:
+    with a_scene(broker.bootstrap_servers, directory, coordinators=1, **settings, **QUICK_SPARK) as made:
         yield made
 
 

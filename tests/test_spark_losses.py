@@ -16,6 +16,7 @@ import pytest
 from bench.fleet import SPARK
 from events.embedded import EmbeddedBroker
 from events.records import Job, TaskFailed
+from tests.jvm import QUICK_SPARK
 from tests.scenes import Scene, a_scene
 from tests.spark_parts import ids, source
 from tests.spark_scene import LIMIT_S, SparkJob
@@ -51,7 +52,7 @@ def scene(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> I
     """Workers are started again by the tests that kill them."""
     directory = tmp_path_factory.mktemp("spark-scene")
     settings = {"worker__engine": SPARK, "worker__spark__slice_ms": 300, "worker__spark__master": "local[2]"}
-    with a_scene(broker.bootstrap_servers, directory, coordinators=1, **settings) as made:
+    with a_scene(broker.bootstrap_servers, directory, coordinators=1, **settings, **QUICK_SPARK) as made:
         yield made
 
 
@@ -136,7 +137,7 @@ def test_K_a_disk_that_stays_full(scene: Scene, disk: Disk) -> None:
 def test_K_a_worker_frozen_until_it_is_declared_dead(broker: EmbeddedBroker, tmp_path: Path) -> None:
     settings = {"worker__engine": SPARK, "worker__spark__slice_ms": 300, "worker__lease_ms": 4000,
                 "coordinator__lease_ms": 5000}  # fmt: skip
-    with a_scene(broker.bootstrap_servers, tmp_path, coordinators=1, workers=2, **settings) as scene:
+    with a_scene(broker.bootstrap_servers, tmp_path, coordinators=1, workers=2, **settings, **QUICK_SPARK) as scene:
         job = SparkJob(scene, "frozen", tmp_path / "data/out", 6000)
         job.submit(source={"rate": 300})
         job.committed()

@@ -12,8 +12,9 @@ import pytest
 from bench.fleet import SPARK
 from events.embedded import EmbeddedBroker
 from tests.connectors.test_kafka_source import numbers_on_a_topic
+from tests.jvm import QUICK
 from tests.scenes import Scene, a_scene
-from tests.spark_cluster import HERE, QUICK, SparkCluster, a_spark_cluster
+from tests.spark_cluster import HERE, SparkCluster, a_spark_cluster
 from tests.spark_scene import LIMIT_S, SLOW, SparkJob, java_under
 
 pytestmark = pytest.mark.broker
@@ -23,8 +24,8 @@ CONF = {
     "spark.driver.bindAddress": HERE,
     "spark.driver.memory": "512m",
     "spark.executor.memory": "512m",
-    "spark.driver.extraJavaOptions": " ".join(QUICK[1:]),
-    "spark.executor.extraJavaOptions": " ".join(QUICK[1:]),
+    "spark.driver.extraJavaOptions": QUICK,
+    "spark.executor.extraJavaOptions": QUICK,
 }
 
 

@@ -16,6 +16,8 @@ import pytest
 
 from coordinator.repair import REPAIRS
 from detent import exits
+from events.broker_launch import JVM_VARIABLE
+from tests.jvm import QUICK
 from tests.logs import until
 from tests.test_docs import ROOT, blocks
 
@@ -23,6 +25,7 @@ from tests.test_docs import ROOT, blocks
 SMALL = {
     "DETENT_WORKER__SPARK__MASTER": "local[1]",
     "DETENT_WORKER__SPARK__CONF__spark__driver__memory": "512m",
+    "DETENT_WORKER__SPARK__CONF__spark__driver__extraJavaOptions": QUICK,
     "DETENT_WORKER__LEASE_MS": "60000",
     "DETENT_COORDINATOR__LEASE_MS": "60000",
     "DETENT_WEB__PORT": "0",
@@ -51,8 +54,8 @@ class Reader:
     @property
     def environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("DETENT_")}
-        cache = {name: value for name, value in os.environ.items() if name == "DETENT_CACHE"}
-        return kept | cache | {"PYTHONPATH": str(ROOT)} | SMALL
+        system = {name: os.environ[name] for name in ("DETENT_CACHE", JVM_VARIABLE) if name in os.environ}
+        return kept | system | {"PYTHONPATH": str(ROOT)} | SMALL
 
     def _starts(self, line: str) -> None:
         log = self.folder / f"background-{len(self.background)}"
