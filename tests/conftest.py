@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -13,12 +15,15 @@ from events.recovery import now_ms
 from tests.containers import engine as docker
 from tests.containers import image
 from tests.containers.broker import Brokers
-from tests.jvm import QUICK, SPARK_OPTIONS
+from tests.jvm import QUICK, QUICK_SPARK, SPARK_OPTIONS
+from tests.scenes import Scene
 from tests.shard import Shard
+from tests.spark_scene import SparkJob, a_spark_scene
 from workers.engine import Surroundings
 from workers.spark.engine import SparkEngine
 
 os.environ.setdefault(JVM_VARIABLE, QUICK)
+NAMES = (f"data-{number}" for number in itertools.count())
 
 
 @pytest.fixture
@@ -51,6 +56,17 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkEngine]:
     made = SparkEngine(Surroundings("w1", "i", tmp_path_factory.mktemp("spark-worker"), now_ms, options=options))
     yield made
     made.close(10)
+
+
+@pytest.fixture(scope="module")
+def spark_scene(broker: embedded.EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    with a_spark_scene(broker.bootstrap_servers, tmp_path_factory.mktemp("spark-scene"), **QUICK_SPARK) as made:
+        yield made
+
+
+@pytest.fixture
+def spark_job(spark_scene: Scene, tmp_path: Path) -> Callable[..., SparkJob]:
+    return lambda rows, **env: SparkJob(spark_scene, next(NAMES), tmp_path / "out", rows, env)
 
 
 @pytest.fixture(scope="session")

@@ -20,20 +20,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from bench.fleet import SPARK, resident_mb
+from bench.fleet import resident_mb
 from events.embedded import EmbeddedBroker
 from events.java import find_java
 from events.records import Checkpoint, Stop
-from tests.scenes import Scene, a_scene
+from tests.scenes import Scene
 from tests.spark_parts import files_in
-from tests.spark_scene import LIMIT_S, SparkJob, java_of
+from tests.spark_scene import LIMIT_S, SparkJob, a_spark_scene, java_of
 
 SETTINGS: dict[str, object] = {
-    "worker__engine": SPARK, "worker__spark__slice_ms": 300, "worker__spark__master": "local[2]",
     "worker.spark.conf.spark.driver.memory": "512m",
     # The heap is as large from the beginning as it ever will be: what else grows is seen.
     "worker.spark.conf.spark.driver.extraJavaOptions": "-Xms512m -XX:+AlwaysPreTouch",
-}  # fmt: skip
+}
 SAMPLE_S, COLLECT_S, TELL_S = 2.0, 30.0, 60.0
 WARM_UP = 0.3  # of the time
 RATE = 500.0
@@ -148,7 +147,7 @@ def stream(directory: Path, minutes: float, say: Callable[[str], None]) -> tuple
     """What was measured, and what was wrong."""
     with (
         EmbeddedBroker(directory / "broker") as broker,
-        a_scene(broker.bootstrap_servers, directory, coordinators=1, judged=False, **SETTINGS) as scene,
+        a_spark_scene(broker.bootstrap_servers, directory, judged=False, **SETTINGS) as scene,
     ):
         streaming = Streaming(
             scene, SparkJob(scene, "stream", directory / "stream", -1, {"cleanup_delay_ms": 60_000}), say

@@ -13,14 +13,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.fleet import LIBC, Child
+from bench.fleet import LIBC, SPARK, Child
 from events.records import Cancel, CheckpointAcked, Submit
-from tests.scenes import ENV, Scene
+from tests.scenes import ENV, Scene, a_scene
 from tests.spark_parts import ids, sink, source, transform
 
 LIMIT_S = 120.0
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 SLOW = "java_method('java.lang.Thread', 'sleep', 2L)"  # for each row
+
+
+@contextmanager
+def a_spark_scene(kafka: str, directory: Path, master: str = "local[2]", **settings: Any) -> Iterator[Scene]:
+    """With one coordinator. Workers are started again by the tests that kill them."""
+    spark = {"worker__engine": SPARK, "worker__spark__slice_ms": 300, "worker__spark__master": master}
+    with a_scene(kafka, directory, coordinators=1, **spark, **settings) as made:
+        yield made
+
+
+def again(scene: Scene, name: str = "w0") -> None:
+    """Start a worker that was killed."""
+    scene.fleet.ready(scene.worker(name))
 
 
 @dataclass

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.fleet import SPARK
 from events.embedded import EmbeddedBroker
 from tests.connectors.test_kafka_source import numbers_on_a_topic
-from tests.scenes import Scene, a_scene
+from tests.scenes import Scene
 from tests.spark_cluster import a_connect_server
-from tests.spark_scene import SparkJob
+from tests.spark_scene import SparkJob, a_spark_scene
 
 for package in ("grpc", "grpc_status", "google.rpc", "pandas", "zstandard"):
     pytest.importorskip(package, reason=f"Spark Connect needs {package}, which is not installed (extra: connect)")
@@ -22,11 +21,11 @@ ROWS = 1000
 
 @pytest.fixture(scope="module")
 def scene(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    with a_connect_server(tmp_path_factory.mktemp("spark-connect")) as address:
-        settings = {"worker__engine": SPARK, "worker__spark__slice_ms": 300, "worker__spark__master": address}
-        directory = tmp_path_factory.mktemp("spark-scene")
-        with a_scene(broker.bootstrap_servers, directory, coordinators=1, **settings) as made:
-            yield made
+    with (
+        a_connect_server(tmp_path_factory.mktemp("spark-connect")) as address,
+        a_spark_scene(broker.bootstrap_servers, tmp_path_factory.mktemp("spark-scene"), address) as made,
+    ):
+        yield made
 
 
 def test_jobs_on_a_connect_server(scene: Scene, tmp_path: Path) -> None:

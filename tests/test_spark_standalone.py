@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from bench.fleet import SPARK
 from events.embedded import EmbeddedBroker
 from tests.connectors.test_kafka_source import numbers_on_a_topic
 from tests.jvm import QUICK
-from tests.scenes import Scene, a_scene
+from tests.scenes import Scene
 from tests.spark_cluster import HERE, SparkCluster, a_spark_cluster
-from tests.spark_scene import LIMIT_S, SLOW, SparkJob, java_under
+from tests.spark_scene import LIMIT_S, SLOW, SparkJob, a_spark_scene, java_under
 
 pytestmark = pytest.mark.broker
 ROWS = 1000
@@ -37,10 +36,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
 
 @pytest.fixture(scope="module")
 def scene(broker: EmbeddedBroker, cluster: SparkCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    settings = {"worker__engine": SPARK, "worker__spark__slice_ms": 300, "worker__spark__master": cluster.address}
-    settings |= {f"worker.spark.conf.{name}": value for name, value in CONF.items()}
+    settings = {f"worker.spark.conf.{name}": value for name, value in CONF.items()}
     directory = tmp_path_factory.mktemp("spark-scene")
-    with a_scene(broker.bootstrap_servers, directory, coordinators=1, **settings) as made:
+    with a_spark_scene(broker.bootstrap_servers, directory, cluster.address, **settings) as made:
         yield made
 
 

@@ -29,6 +29,7 @@ from workers import happenings as h
 from workers import orders
 from workers import store as stores
 from workers.ledger import Phase, TaskKey
+from workers.sender import Sender
 from workers.store import LedgerDamaged, LedgerForeign
 
 pytestmark = pytest.mark.broker
@@ -213,6 +214,31 @@ def test_O2_a_report_is_repeated_until_it_is_withdrawn(
             script.heard()  # a second, by its own beats; a repetition is due after 400 ms at most
         assert len(script.reports) == counted
     assert puppet.done == ["start 0/1", "close", "close"]
+
+
+def test_O2_kept_reports_are_on_the_log_before_a_new_process_is_heard(
+    cluster: Cluster, script: Script, puppet: Puppet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its heartbeat, which knows nothing of the attempt, may be decided on first: the failure loses its cause."""
+    with inside(cluster, tmp_path, puppet):
+        script.heard()
+        script.order(DEPLOY)
+        script.said(r.TaskRunning)
+        puppet.says[who()](h.Crashed(who(), "boom", lasting=True))
+        script.said(r.TaskFailed)
+    unanswered: list[int] = []
+    beat = Sender.heartbeat
+
+    def noting(sender: Sender, *given: Any, **options: Any) -> None:
+        unanswered.append(len(sender._producer))
+        beat(sender, *given, **options)
+
+    monkeypatch.setattr(Sender, "heartbeat", noting)
+    told = len([report for report in script.listen() if isinstance(report.happening, r.TaskFailed)])
+    with inside(cluster, tmp_path, puppet, instance="i2"):
+        script.heard(lambda it: it.instance == "i2")
+        assert script.said(r.TaskFailed, count=told + 1).lasting
+    assert unanswered[0] == 0
 
 
 def test_an_order_that_was_followed_and_withdrawn_is_not_followed_again_after_a_restart(

@@ -42,7 +42,7 @@ BATCH = 100
 LONGEST_TICK_MS = 250
 SHORTEST_TICK_MS = 10
 FLUSH_S = 5.0
-LAST_WORDS_S = 1.0
+WORDS_S = 1.0
 ENGINE_CLOSE_S = 5.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 10.0
 
@@ -192,6 +192,7 @@ class Service:
         self._orders = Orders(self.cluster, codec, self.worker, partition, store.position, inbox, self.metrics)
         try:
             self.decider.give(h.Restarted())
+            self._sender.flush(WORDS_S)  # why attempts ended, before a heartbeat tells that they have
             self._orders.start()
             self._ready = True
             return self._work()
@@ -280,7 +281,7 @@ class Service:
         else:
             LOG.critical("an unexpected error ends the worker worker=%s", self.worker, exc_info=error)
         self.decider.stop_tasks("the worker has failed")
-        self._sender.flush(LAST_WORDS_S)  # of decisions that are in the ledger
+        self._sender.flush(WORDS_S)  # of decisions that are in the ledger
         self._let_go()
 
     def _let_go(self) -> None:
