@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -24,6 +25,17 @@ from workers.spark.engine import SparkEngine
 
 os.environ.setdefault(JVM_VARIABLE, QUICK)
 NAMES = (f"data-{number}" for number in itertools.count())
+
+
+@pytest.fixture(autouse=True)
+def own_logs() -> Iterator[None]:
+    """Commands that are run inside a test set up logging, on a stream that ends with the test."""
+    root = logging.getLogger()
+    level = root.level
+    yield
+    root.setLevel(level)
+    for handler in [each for each in root.handlers if type(each) is logging.StreamHandler]:
+        root.removeHandler(handler)
 
 
 @pytest.fixture
