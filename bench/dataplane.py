@@ -11,9 +11,7 @@ own, where its jars (bench/connector.jars.sha256: the newest that there is of ea
 from __future__ import annotations
 
 import argparse
-import itertools
 import math
-import shutil
 import sys
 import tempfile
 import time
@@ -46,7 +44,6 @@ class Contest:
     def __init__(self, spark: SparkSession, workers: Detent, folder: Path, files: int) -> None:
         self._spark, self._workers, self._folder, self._files = spark, workers, folder, files
         self._input = folder / "input"
-        self._numbers = itertools.count()
         self.rows: set[int] = set()
         self.slices: list[int] = []
 
@@ -93,10 +90,10 @@ class Contest:
         }
 
     def measured(self, work: Callable[[Path], float]) -> float:
-        out = self._folder / f"out-{next(self._numbers)}"
-        took = work(out)
-        self.rows.add(rows_in(out))
-        shutil.rmtree(out)
+        with tempfile.TemporaryDirectory(dir=self._folder) as place:
+            out = Path(place, "out")
+            took = work(out)
+            self.rows.add(rows_in(out))
         return took
 
 
