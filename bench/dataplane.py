@@ -29,7 +29,7 @@ from events.jars import fetch_jars
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-WARMUPS = 4  # each contender's JVM gets faster for as many runs: the first takes three times as long as the fifth
+WARMUPS = 8  # JVMs get faster for as many runs; Detent's runs one contender, that of the others all the rest
 CONNECTOR_JARS = Path(__file__).with_name("connector.jars.sha256")
 SCHEMA = "id LONG, customer LONG, amount DOUBLE, at TIMESTAMP, text STRING"
 QUERY = (

@@ -1,12 +1,13 @@
 """A streaming job on Spark for a long time, without faults: memory of worker and JVM is sampled, and must not grow; the
 ids of its checkpoints must follow each other without a gap; every row is there once. Used by tests/soak.py.
 
-A slope is that of the least squares, in MB an hour, of what is sampled after a warm-up. The heap is what is alive
-of it, after a collection that is asked for now and then.
+A slope is the median of those between all pairs of samples after a warm-up (Theil and Sen's), in MB an hour: a sample
+that is off by far does not move it. The heap is what is alive of it, after a collection that is asked for now and then.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 import statistics
 import subprocess
@@ -53,7 +54,7 @@ class Samples:
         warm = [sample for sample in self.of if sample[0] >= WARM_UP * self.of[-1][0]] if self.of else []
         if len(warm) < 3:
             return {}
-        slope = statistics.linear_regression([at for at, _ in warm], [mb for _, mb in warm]).slope
+        slope = statistics.median((b - a) / (at_b - at_a) for (at_a, a), (at_b, b) in itertools.combinations(warm, 2))
         return {
             "first_mb": round(warm[0][1], 1),
             "last_mb": round(warm[-1][1], 1),

@@ -19,8 +19,7 @@ from events.errors import DetentError
 
 BATCH = 10_000  # rows of an Arrow batch
 POLL_S = 0.2
-FEW, MOST_AHEAD = 20_000, 100_000  # records
-SMALL_FETCH, LARGE_FETCH = 1024 * 1024, 4 * 1024 * 1024
+MOST_AHEAD, FETCH_BYTES = 10_000, 1024 * 1024
 SILENCE_S = 60.0  # how long a broker may give nothing of a range that it has
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 TIMESTAMP = pa.timestamp("us", "UTC")
@@ -94,12 +93,10 @@ def read_ranges(
 
 
 def _prefetch(ranges: Sequence[Range]) -> dict[str, int]:
-    """What is fetched ahead of a range's end is thrown away: a small range fetches little."""
+    """What is fetched ahead of a range's end is thrown away, a slice later fetched again: as little as keeps reading
+    busy, which more than this did not."""
     longest = max((each.end - each.start for each in ranges), default=0)
-    return {
-        "queued_min_messages": max(1, min(longest, MOST_AHEAD)),
-        "fetch_message_max_bytes": LARGE_FETCH if longest > FEW else SMALL_FETCH,
-    }
+    return {"queued_min_messages": max(1, min(longest, MOST_AHEAD)), "fetch_message_max_bytes": FETCH_BYTES}
 
 
 def _read(consumer: Consumer, asked: Range) -> Iterator[list[Message]]:
