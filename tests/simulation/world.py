@@ -241,7 +241,7 @@ class World:
             self.count(f"{kind} record rots")
             self.rotted.add(record.value.job)
             if kind == "command":
-                self.checker.outcomes.pop(str(entity_of(record.key).parts[1]))  # who asks for it can't read it either
+                self.checker.outcomes.pop(str(entity_of(record.key).parts[1]), None)  # nobody can read it
             elif isinstance(record.value.state, Summary):
                 self.checker.forgotten |= set(record.value.state.commands)
             record.value = Rotten(record.value)
