@@ -93,8 +93,7 @@ def read_ranges(
 
 
 def _prefetch(ranges: Sequence[Range]) -> dict[str, int]:
-    """What is fetched ahead of a range's end is thrown away, a slice later fetched again: as little as keeps reading
-    busy, which more than this did not."""
+    """What is fetched beyond a range's end is thrown away, and fetched again a slice later: no more than a batch."""
     longest = max((each.end - each.start for each in ranges), default=0)
     return {"queued_min_messages": max(1, min(longest, MOST_AHEAD)), "fetch_message_max_bytes": FETCH_BYTES}
 
