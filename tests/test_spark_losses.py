@@ -76,10 +76,10 @@ def test_K_Z3_files_removed_under_a_checkpoint(spark_scene: Scene, spark_job: An
     job.tidy()
 
 
-def refused(spark_scene: Scene, disk: Disk, job: str) -> bool:
+def refused(scene: Scene, disk: Disk, job: str) -> bool:
     """The disk stays full until a task has failed."""
     disk.fill()
-    return any(NO_SPACE in report.happening.reason for report in spark_scene.said(job, TaskFailed))
+    return any(NO_SPACE in report.happening.reason for report in scene.said(job, TaskFailed))
 
 
 @pytest.mark.parametrize("by", ["spark", "pyarrow"])

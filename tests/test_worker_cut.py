@@ -98,6 +98,7 @@ def test_B7_a_worker_that_is_cut_off_stops_its_tasks_within_its_lease(
         proxy.heal()
         assert "lease lost" in script.said(r.TaskStopped).reason
         script.heard(lambda beat: not beat.tasks)
+        until(lambda: worker.service.metrics.lease_losses._value.get() == 1, "the loss to be counted, once")
         assert not may_publish(), "it was begun under a lease that is over"
         say(h.PublishFailed("job", 1, 0, 1, "the lease is lost"))
         script.said(r.CheckpointFailed, who(task=-1, attempt=0))
@@ -108,7 +109,6 @@ def test_B7_a_worker_that_is_cut_off_stops_its_tasks_within_its_lease(
         script.withdraw()
         script.order(DEPLOY, who(2))  # it works on
         script.said(r.TaskRunning, who(2))
-        assert worker.service.metrics.lease_losses._value.get() >= 1  # a busy machine may lose another
 
 
 def test_B7_a_short_cut_stops_nothing(cluster: Cluster, script: Script, proxy: Proxy, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from events.errors import DetentError
 
 BATCH = 10_000  # rows of an Arrow batch
 POLL_S = 0.2
-MOST_AHEAD, FETCH_BYTES = 10_000, 1024 * 1024
+FETCH_BYTES = 1024 * 1024
 SILENCE_S = 60.0  # how long a broker may give nothing of a range that it has
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 TIMESTAMP = pa.timestamp("us", "UTC")
@@ -93,9 +93,9 @@ def read_ranges(
 
 
 def _prefetch(ranges: Sequence[Range]) -> dict[str, int]:
-    """What is fetched beyond a range's end is thrown away, and fetched again a slice later: no more than a batch."""
+    """What is fetched beyond a range's end is thrown away, and fetched again a slice later: a batch, and one fetch."""
     longest = max((each.end - each.start for each in ranges), default=0)
-    return {"queued_min_messages": max(1, min(longest, MOST_AHEAD)), "fetch_message_max_bytes": FETCH_BYTES}
+    return {"queued_min_messages": max(1, min(longest, BATCH)), "fetch_message_max_bytes": FETCH_BYTES}
 
 
 def _read(consumer: Consumer, asked: Range) -> Iterator[list[Message]]:
