@@ -6,8 +6,9 @@ import itertools
 import json
 import os
 import sys
+import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,6 +54,14 @@ def rows_in(folder: Path) -> int:
     """By pyarrow."""
     found = [path for path in folder.rglob("*.parquet") if not path.relative_to(folder).parts[0].startswith((".", "_"))]
     return sum(int(pq.read_metadata(path).num_rows) for path in found)
+
+
+def measured(place: Path, work: Callable[[Path], float]) -> tuple[float, int]:
+    """What the work says that it took to fill a folder, and how many rows that has; it is gone then, with all beside
+    it."""
+    with tempfile.TemporaryDirectory(dir=place) as name:
+        out = Path(name, "out")
+        return work(out), rows_in(out)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench import harness, kafka
-from bench.data_jobs import CORES, Detent, detent, plain_spark, rows_in, write_parquet
+from bench.data_jobs import CORES, Detent, detent, measured, plain_spark, write_parquet
 from bench.kafka_data import KafkaContest, Topic
 from events.ivy import JarsUnavailable
 from events.jars import fetch_jars
@@ -90,10 +90,8 @@ class Contest:
         }
 
     def measured(self, work: Callable[[Path], float]) -> float:
-        with tempfile.TemporaryDirectory(dir=self._folder) as place:
-            out = Path(place, "out")
-            took = work(out)
-            self.rows.add(rows_in(out))
+        took, rows = measured(self._folder, work)
+        self.rows.add(rows)
         return took
 
 

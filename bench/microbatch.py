@@ -12,8 +12,6 @@ one after the other, without any of it.
 from __future__ import annotations
 
 import argparse
-import itertools
-import shutil
 import sys
 import tempfile
 import time
@@ -22,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench import harness, kafka
-from bench.data_jobs import Detent, detent, plain_spark, rows_in, write_parquet
+from bench.data_jobs import Detent, detent, measured, plain_spark, write_parquet
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,7 +32,6 @@ class Contest:
     def __init__(self, spark: SparkSession, workers: Detent, folder: Path, options: argparse.Namespace) -> None:
         self._spark, self._workers, self._folder, self._options = spark, workers, folder, options
         self._input = folder / "input"
-        self._numbers = itertools.count()
         self.slices: list[float] = []  # of Detent, for each checkpoint
 
     def plain(self) -> float:
@@ -76,12 +73,9 @@ class Contest:
         return self._measured(work)
 
     def _measured(self, work: Callable[[Path], float]) -> float:
-        out = self._folder / f"out-{next(self._numbers)}"
-        took = work(out)
-        expected = self._options.slices * self._options.rows
-        if (found := rows_in(out)) != expected:
+        took, found = measured(self._folder, work)
+        if found != (expected := self._options.slices * self._options.rows):
             raise RuntimeError(f"{found} rows were written, not {expected}")
-        shutil.rmtree(out)
         return took
 
 

@@ -63,6 +63,25 @@ def test_an_attempt_goes_on_from_a_position_and_leaves_no_gap(engine: SparkEngin
     assert all(name.startswith("0-0-2-") for name in left)
 
 
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_a_slice_fills_the_cores_and_leaves_them_to_tasks_that_read_as_well(
+    engine: SparkEngine, tmp_path: Path, tasks: int
+) -> None:
+    (tmp_path / "in").mkdir()
+    for number in range(40):
+        pq.write_table(pa.table({"id": [2 * number, 2 * number + 1]}), tmp_path / "in" / f"{number}.parquet")
+    out = tmp_path / "out"
+    several = hand(engine, job([source(kind="files", parallelism=tasks, path=str(tmp_path / "in"))], [sink(out)]))
+    whos = [several.who(task) for task in range(tasks)]
+    for who in whos:
+        several.start(who)
+    for who in whos:
+        several.heard.next(who, h.Exhausted)
+    several.publish(*(piece for who in whos for piece in several.stage(who).pieces))
+    assert ids(out) == Counter(range(80))
+    assert len(files_in(out)) == 2  # Spark has two cores: a file for each
+
+
 def test_nothing_is_published_without_a_lease(engine: SparkEngine, tmp_path: Path) -> None:
     held = hand(engine, job([source(rows=100)], [sink(tmp_path / "out")]))
     staged = held.run(held.who())

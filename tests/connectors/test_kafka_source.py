@@ -242,6 +242,20 @@ def test_formats(topic: Topic, make: Callable[..., KafkaSource]) -> None:
     assert rows(0, format="avro", schema=json.dumps(schema), on_bad_record="null")[0] == (None,) * 4
     with pytest.raises(Exception, match=r"MALFORMED|Malformed"):
         rows(1, format="json", schema="id BIGINT")
+    assert rows(1, format="json", schema="id BIGINT", on_bad_record="null") == [(None,)]
+
+
+def test_a_json_record_is_parsed_once_and_one_without_a_value_is_a_row(
+    topic: Topic, make: Callable[..., KafkaSource]
+) -> None:
+    topic.send([b'{"id": 1}', None, b'{"id": 3}'], 0)
+    source = make(format="json", schema="id BIGINT", columns=["offset"])
+    taken = source.next_slice(source.begin(b"", 0), 100)
+    assert taken is not None
+    assert sorted(taken.frame.collect(), key=lambda row: row.kafka_offset) == [(1, 0), (None, 1), (3, 2)]
+    filtered = taken.frame.filter("id % 2 = 1 AND id > 2")
+    assert filtered.collect() == [(3, 2)]
+    assert filtered._jdf.queryExecution().executedPlan().toString().count("from_json") == 1
 
 
 @pytest.mark.parametrize(("options", "says"), [

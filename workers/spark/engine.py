@@ -103,8 +103,8 @@ class SparkEngine:
             return [loop for loop in self._loops.values() if loop.is_alive()]
 
     def _room(self) -> int:
-        """How many partitions a slice should have, so that all that run now fill the cores; 0: Spark knows best."""
-        busy = sum(loop.in_slice for loop in self._all_loops())
+        """How many partitions a slice should have, so that all that read now fill the cores; 0: Spark knows best."""
+        busy = sum(loop.has_more for loop in self._all_loops())
         return max(1, self._spark.cores // max(1, busy)) if self._spark.cores else 0
 
     def _cancel(self, loop: Loop) -> None:

@@ -67,8 +67,9 @@ class Values:
         if kind == "string":
             return frame.select(text.alias("value"), *beside)
         mode = {"mode": "FAILFAST" if self._strict else "PERMISSIVE"}
-        row = f.from_json(text, self._options.schema, mode).alias("value")
-        return frame.select(row, *beside).select("value.*", *(f"{PREFIX}{name}" for name in self._beside))
+        row = f.from_json(text, self._options.schema, mode)
+        # As a generator of one row: through a projection Spark would push filters, and parse a record for each anew.
+        return frame.select(f.inline(f.array(row)), *beside)
 
     def _avro_frame(
         self, session: SparkSession, properties: Mapping[str, Scalar], splits: Sequence[Sequence[Range]]

@@ -76,6 +76,7 @@ class Loop(threading.Thread):
         self._position, self._rows, self._bytes = b"", 0, 0
         self._progress_at = 0.0
         self.in_slice = False
+        self.has_more = True  # to read, as far as is known
         self._log = with_fields(LOG, **who._asdict())
 
     # For other threads -----------------------------------------------------------------------------------------------
@@ -176,13 +177,14 @@ class Loop(threading.Thread):
             if checkpoint:
                 self._acknowledge(checkpoint)
             of_source = None if exhausted else source.next_slice(self._position, self._pace.goal)
+            self.has_more = of_source is not None
             if of_source is not None:
                 self._take(of_source)
             if time.monotonic() >= self._progress_at:
                 self._progress_at = time.monotonic() + PROGRESS_S
                 self.progressed()
             if not exhausted and source.at_end(self._position):
-                exhausted = True
+                exhausted, self.has_more = True, False
                 self.progressed()
                 self._say(h.Exhausted(self.who, self._log_position()))
             elif of_source is None:
