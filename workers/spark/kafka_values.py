@@ -68,8 +68,9 @@ class Values:
             return frame.select(text.alias("value"), *beside)
         mode = {"mode": "FAILFAST" if self._strict else "PERMISSIVE"}
         row = f.from_json(text, self._options.schema, mode)
-        # As a generator of one row: through a projection Spark would push filters, and parse a record for each anew.
-        return frame.select(f.inline(f.array(row)), *beside)
+        # Through what is not deterministic Spark pushes no filter: it would parse every record again for it.
+        once = f.when(f.spark_partition_id() >= 0, row).alias("value")
+        return frame.select(once, *beside).select("value.*", *(f"{PREFIX}{name}" for name in self._beside))
 
     def _avro_frame(
         self, session: SparkSession, properties: Mapping[str, Scalar], splits: Sequence[Sequence[Range]]
