@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 BENCHES := replay restart write decide fence transitions failover api dataplane microbatch
+TESTS_AT_ONCE ?= 2
 SOAK_MINUTES ?= 30
 SOAK_STREAMING_MINUTES ?= 60
 SOAK_SEEDS ?= 100000
@@ -25,8 +26,8 @@ setup: .venv/.ready  ## .venv from the hashed requirements, and the jars of brok
 demo: setup      ## see it work, with a kill -9 in the middle; KEEP=1 leaves it running
 	@$(BIN)/python -m detent demo $(if $(KEEP),--keep)
 
-test: check      ## all tests
-	@$(BIN)/python -m pytest
+test: check      ## all tests, TESTS_AT_ONCE (2) files at a time: most of them wait for other processes
+	@$(BIN)/python -m pytest --numprocesses $(TESTS_AT_ONCE) --dist loadfile
 
 check: setup     ## lint, format and strict types
 	@$(BIN)/ruff check --quiet .
