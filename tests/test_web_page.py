@@ -63,14 +63,14 @@ def test_a_job_is_seen_to_come_run_and_end(browser: Browser, web: Web, scene: Sc
     with a_page(browser, web.base) as page:
         page.goto("/")
         expect(page.locator("#live")).to_have_text("Live")
-        submit(web, scene, "comes-and-goes", 600)
+        submit(web, scene, "comes-and-goes", 3000)  # some seconds, so that it is seen to run
         row = page.get_by_role("link", name=re.compile("^comes-and-goes, "))
         expect(row).to_contain_text("Running")
         expect(row).to_contain_text("Finished")
         row.click()
         expect(page.get_by_role("heading", name="comes-and-goes", level=1)).to_be_visible()
         expect(state(page)).to_have_text("Finished")
-        expect(page.locator(".figure", has_text="Rows published")).to_contain_text("600")
+        expect(page.locator(".figure", has_text="Rows published")).to_contain_text("3,000")
         expect(page.get_by_role("img", name=re.compile("^Graph: in is a source; out reads in"))).to_be_visible()
         expect(page.get_by_role("img", name="States of 2 tasks over time")).to_be_visible()
         expect(page.get_by_role("region", name="Transitions, newest first")).to_contain_text("reports/0@")

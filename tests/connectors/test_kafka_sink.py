@@ -21,6 +21,7 @@ from tests.connectors import parts
 from tests.logs import until
 from workers.plan import OptionsRefused
 from workers.spark.api import Refused
+from workers.spark.kafka_markers import Markers
 from workers.spark.kafka_sink import KafkaSink
 
 pytestmark = [pytest.mark.broker, parts.SPARK_SOCKETS]
@@ -112,6 +113,25 @@ def test_one_transaction_for_a_checkpoint_whoever_publishes_it(make: Make, rows:
     assert make().remove() == 0
     last = {message.key(): message.value() for message in target.records(target.markers)}
     assert set(last.values()) == {None}, "markers go with the job"
+
+
+def test_O4_whoever_is_overtaken_between_the_look_at_the_markers_and_at_the_files_knows_that_it_is_published(
+    make: Make, rows: Rows, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = prepared(make(), rows)
+    commit = parts.a_commit(1, sink.stage(rows(0, 10), parts.who(), 10))
+    whole, overtaken = Markers.known, list[int]()
+
+    def overtaking(markers: Markers) -> dict[str, int]:
+        known = whole(markers)
+        monkeypatch.setattr(Markers, "known", whole)
+        overtaken.append(make().publish(commit, parts.yes))
+        return known
+
+    monkeypatch.setattr(Markers, "known", overtaking)
+    assert sink.publish(commit, parts.yes) == 10
+    assert overtaken == [10]
+    assert target.ids() == Counter(range(10))
 
 
 def test_O4_a_commit_without_an_answer_is_found_by_the_marker(
