@@ -8,7 +8,7 @@ import asyncio
 import json
 import logging
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass
 
 LOG = logging.getLogger(__name__)
@@ -76,29 +76,12 @@ class Front:
         if self._beside is not None:
             self._loop.create_task(self._beside())
         self._loop.run_forever()
-        self._loop.run_until_complete(self._end_all(server))
+        self._loop.run_until_complete(end_all(server, self._connections))
         self._loop.close()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._connections.add(writer)
         self._loop.create_task(self._serve(reader, writer))
-
-    async def _end_all(self, server: asyncio.Server) -> None:
-        """End the tasks of this loop and close their connections. One that was just accepted takes some steps until it
-        is a connection, which a closed server would not let it, and a task that has not begun does not close its own:
-        so accepting ends first, then the server, and connections are closed here."""
-        for listening in server.sockets:
-            self._loop.remove_reader(listening.fileno())
-        for _ in range(ACCEPT_STEPS):
-            await asyncio.sleep(0)
-        server.close()
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for writer in list(self._connections):
-            writer.transport.abort()
-        await asyncio.sleep(0)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -132,3 +115,21 @@ class Front:
         if page is None:
             return Page(404, f"there are {', '.join(sorted(self._pages))}\n".encode())
         return page()
+
+
+async def end_all(server: asyncio.Server, connections: Collection[asyncio.StreamWriter]) -> None:
+    """End a server, the tasks of its loop and their connections. One that was just accepted takes some steps until it
+    is a connection, which a closed server would not let it, and a task that has not begun does not close its own: so
+    accepting ends first, then the server, and connections are closed here."""
+    for listening in server.sockets:
+        asyncio.get_running_loop().remove_reader(listening.fileno())
+    for _ in range(ACCEPT_STEPS):
+        await asyncio.sleep(0)
+    server.close()
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    for writer in list(connections):
+        writer.transport.abort()
+    await asyncio.sleep(0)

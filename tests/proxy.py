@@ -18,6 +18,7 @@ import pytest
 from events import broker_launch, embedded
 from events.broker_settings import HOST, find_free_port, server_properties
 from events.embedded import EmbeddedBroker
+from events.front import end_all
 
 CHUNK = 64 * 1024
 
@@ -82,9 +83,8 @@ class Proxy:
         server = self._loop.run_until_complete(asyncio.start_server(self._serve, HOST, self.port))
         self._ready.set()
         self._loop.run_forever()
-        server.close()
         self._refuse()
-        self._loop.run_until_complete(_end_all())
+        self._loop.run_until_complete(end_all(server, self._writers))
         self._loop.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -122,16 +122,6 @@ class Proxy:
                 await writer.drain()
         except OSError:
             return  # an end of the connection is gone; the other follows
-
-
-async def _end_all() -> None:
-    for _ in range(5):  # a connection that was just accepted takes its first step, and is turned away by it
-        await asyncio.sleep(0)
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    await asyncio.sleep(0)
 
 
 @contextmanager
