@@ -162,7 +162,7 @@ def main() -> int:
     kafka.add_options(options)
     options.add_argument("--events", type=int, default=100_000, help="events per measurement of the bare limit")
     options.add_argument("--commands", type=int, default=3000, help="commands per measurement")
-    options.add_argument("--window", type=int, default=60, help="commands under way at a time")
+    options.add_argument("--window", type=int, default=40, help="commands under way at a time")
     options.add_argument("--live", type=int, default=10_000, help="jobs alive in the second part")
     arguments = options.parse_args()
     return harness.report(run(arguments), as_json=arguments.json)
