@@ -26,7 +26,7 @@ setup: .venv/.ready  ## .venv from the hashed requirements, and the jars of brok
 demo: setup      ## see it work, with a kill -9 in the middle; KEEP=1 leaves it running
 	@$(BIN)/python -m detent demo $(if $(KEEP),--keep)
 
-test: check      ## all tests, TESTS_AT_ONCE (2) files at a time: most of them wait for other processes
+test: check      ## all tests, TESTS_AT_ONCE (2) files at a time: most of them wait for other processes; 0: one after the other
 	@$(BIN)/python -m pytest --numprocesses $(TESTS_AT_ONCE) --dist loadfile
 
 check: setup     ## lint, format and strict types
