@@ -12,11 +12,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tests.connectors.parts import SPARK_SOCKETS
 from workers.spark.arrow_frames import arrow_frame, forget_archives
 from workers.spark.engine import SparkEngine
 
-# PySpark leaves the sockets that results come by to the garbage collector.
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+pytestmark = SPARK_SOCKETS
 TRIES = 20
 
 

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.connectors.parts import SPARK_SOCKETS
 from tests.logs import until
 from tests.spark_parts import Hand, files_in, hand, ids, job, sink, source, transform
 from workers import happenings as h
 from workers.spark.engine import SparkEngine
 
-# PySpark leaves the sockets that results come by to the garbage collector.
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+pytestmark = SPARK_SOCKETS
 
 # Slices and checkpoints ----------------------------------------------------------------------------------------------
 

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from events.records import TaskFailed
+from tests.connectors.parts import SPARK_SOCKETS
 from tests.scenes import Scene
 from tests.spark_parts import files_in
 from tests.spark_scene import LIMIT_S, SLOW, again, java_of, refusing, strike
 
-pytestmark = [pytest.mark.broker, pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")]
+pytestmark = [pytest.mark.broker, SPARK_SOCKETS]
 
 
 def test_a_job_on_spark_from_its_submission_to_its_cleanup(spark_scene: Scene, spark_job: Any) -> None:

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.connectors.parts import SPARK_SOCKETS
 from tests.logs import until
 from tests.spark_parts import Hand, hand, ids, job, sink, source
 from workers import happenings as h
@@ -21,7 +22,7 @@ from workers.spark import listing
 from workers.spark.engine import SparkEngine
 from workers.spark.listing import Continuous, File, Listing
 
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+pytestmark = SPARK_SOCKETS
 
 
 def write(path: Path, first: int, count: int = 10, **columns: Any) -> Path:

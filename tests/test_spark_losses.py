@@ -14,13 +14,14 @@ import pytest
 
 from events.embedded import EmbeddedBroker
 from events.records import Job, TaskFailed
+from tests.connectors.parts import SPARK_SOCKETS
 from tests.jvm import QUICK_SPARK
 from tests.scenes import Scene
 from tests.spark_parts import ids, source
 from tests.spark_scene import LIMIT_S, SparkJob, a_spark_scene, again
 from tests.test_spark_files import write
 
-pytestmark = [pytest.mark.broker, pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")]
+pytestmark = [pytest.mark.broker, SPARK_SOCKETS]
 NO_SPACE = "No space left on device"
 
 

@@ -15,6 +15,7 @@ from workers.plan import Step
 from workers.spark.api import Commit, Context, Piece, Sink, Source
 
 ContextMaker = Callable[..., Context]
+# PySpark leaves the sockets that results come by to the garbage collector.
 SPARK_SOCKETS = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
 

@@ -132,9 +132,9 @@ class KafkaSink:
             known = self._markers.known()
             if identity in known:
                 return
-            if (gone := self._gone(commit)) and identity in self._markers.known():
-                return  # somebody who came later has fenced us, published it, and removed what was staged
-            if gone:
+            if gone := self._gone(commit):
+                if identity in self._markers.known():
+                    return  # somebody who came later has fenced us, published it, and removed what was staged
                 shown = ", ".join(gone[:3])
                 raise Refused(f"sink {self._name!r}: {len(gone)} staged files are gone from {self._staged}: {shown}")
             old = [key for key, checkpoint in known.items() if checkpoint < commit.checkpoint - MARKERS_KEPT]

@@ -184,7 +184,7 @@ class Loop(threading.Thread):
                 self._progress_at = time.monotonic() + PROGRESS_S
                 self.progressed()
             if not exhausted and source.at_end(self._position):
-                exhausted, self.has_more = True, False
+                exhausted = True
                 self.progressed()
                 self._say(h.Exhausted(self.who, self._log_position()))
             elif of_source is None:
