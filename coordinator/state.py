@@ -12,6 +12,7 @@ import functools
 import heapq
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 from coordinator.lifecycle import ACTIVE_TASK
 from coordinator.specification import Environment, Plan, plan
@@ -121,15 +122,15 @@ class State:
 
     def get(self, entity: Entity) -> Event | None:
         kind, parts = entity.kind, entity.parts
-        if kind == "worker":
-            return self.workers.get(str(parts[0]))
-        if kind == "leader":
-            return self.leader
         if kind == "cursor":
             return self.cursor
+        if kind == "worker":
+            return self.workers.get(parts[0])
+        if kind == "leader":
+            return self.leader
         if kind == "summary":
-            return self.summaries.get(str(parts[0]), {}).get(int(parts[1]))
-        job = self.jobs.get(str(parts[0]))
+            return self.summaries.get(parts[0], {}).get(parts[1])
+        job = self.jobs.get(parts[0])
         return None if job is None else _of_job(job, kind, parts)
 
     def owns(self, job: str) -> bool:
@@ -157,18 +158,18 @@ class State:
         return None
 
 
-def _of_job(job: JobView, kind: str, parts: tuple[str | int, ...]) -> Event | None:
+def _of_job(job: JobView, kind: str, parts: tuple[Any, ...]) -> Event | None:
     if kind == "job":
         return job.event
     if kind == "specification":
         return job.specification
     if kind == "cleanup":
-        return job.cleanups.get(int(parts[1]))
+        return job.cleanups.get(parts[1])
     if kind == "command":
-        return job.commands.get(str(parts[1]))
+        return job.commands.get(parts[1])
     if kind == "savepoint":
-        return job.savepoints.get(str(parts[1]))
-    pipeline = job.pipelines.get(int(parts[1]))
+        return job.savepoints.get(parts[1])
+    pipeline = job.pipelines.get(parts[1])
     if pipeline is None:
         return None
     if kind == "pipeline":
@@ -178,7 +179,7 @@ def _of_job(job: JobView, kind: str, parts: tuple[str | int, ...]) -> Event | No
     if kind == "checkpoint":
         return pipeline.checkpoint
     held = pipeline.tasks if kind == "task" else pipeline.ready if kind == "ready" else pipeline.acks
-    return held.get(int(parts[2]))
+    return held.get(parts[2])
 
 
 def fold(state: State, entity: Entity, event: Event | None) -> Event | None:
@@ -189,26 +190,24 @@ def fold(state: State, entity: Entity, event: Event | None) -> Event | None:
         _count_up(state, event)
         if event.due_at:
             heapq.heappush(state.timers, (event.due_at, entity.text))
-    before = state.get(entity)
-    if kind == "worker":
-        _put(state.workers, str(parts[0]), event)
+    if kind == "cursor":
+        before, state.cursor = state.cursor, event
+    elif kind == "worker":
+        before = _exchange(state.workers, parts[0], event)
     elif kind == "leader":
-        state.leader = event
-    elif kind == "cursor":
-        state.cursor = event
+        before, state.leader = state.leader, event
     elif kind == "summary":
-        of_job = state.summaries.setdefault(str(parts[0]), {})
-        _put(of_job, int(parts[1]), event)
+        of_job = state.summaries.setdefault(parts[0], {})
+        before = _exchange(of_job, parts[1], event)
         if not of_job:
-            del state.summaries[str(parts[0])]
+            del state.summaries[parts[0]]
     else:
-        name = str(parts[0])
-        job = state.jobs.get(name) or state.jobs.setdefault(name, JobView())
+        job = state.jobs.get(parts[0]) or state.jobs.setdefault(parts[0], JobView())
+        before = _fold_into_job(job, kind, parts, event)
         if kind == "task":
-            _index_task(state, (name, int(parts[1]), int(parts[2])), before, event)
-        _fold_into_job(job, kind, parts, event)
+            _index_task(state, parts, before, event)
         if event is None and job.is_empty:
-            del state.jobs[name]
+            del state.jobs[parts[0]]
     return before
 
 
@@ -225,46 +224,45 @@ def _count_up(state: State, event: Event) -> None:
         state.incarnations = given
 
 
-def _fold_into_job(job: JobView, kind: str, parts: tuple[str | int, ...], event: Event | None) -> None:
+def _fold_into_job(job: JobView, kind: str, parts: tuple[Any, ...], event: Event | None) -> Event | None:
     if kind == "job":
-        job.event = event
+        before, job.event = job.event, event
     elif kind == "specification":
-        job.specification = event
+        before, job.specification = job.specification, event
     elif kind == "cleanup":
-        _put(job.cleanups, int(parts[1]), event)
+        before = _exchange(job.cleanups, parts[1], event)
     elif kind == "command":
-        _put(job.commands, str(parts[1]), event)
+        before = _exchange(job.commands, parts[1], event)
     elif kind == "savepoint":
-        _put(job.savepoints, str(parts[1]), event)
+        before = _exchange(job.savepoints, parts[1], event)
     else:
-        number = int(parts[1])
+        number = parts[1]
         pipeline = job.pipelines.get(number) or job.pipelines.setdefault(number, PipelineView())
-        _fold_into_pipeline(pipeline, kind, parts, event)
+        before = _fold_into_pipeline(pipeline, kind, parts, event)
         if event is None and pipeline.is_empty:
             del job.pipelines[number]
+    return before
 
 
-def _fold_into_pipeline(pipeline: PipelineView, kind: str, parts: tuple[str | int, ...], event: Event | None) -> None:
-    if kind == "pipeline":
-        pipeline.event = event
-    elif kind == "pending":
-        pipeline.pending = event
-    elif kind == "checkpoint":
-        pipeline.checkpoint = event
-    elif kind == "ready":
-        _put(pipeline.ready, int(parts[2]), event)
-    elif kind == "ack":
-        _put(pipeline.acks, int(parts[2]), event)
-    else:
-        number = int(parts[2])
-        before = pipeline.tasks.get(number)
+def _fold_into_pipeline(pipeline: PipelineView, kind: str, parts: tuple[Any, ...], event: Event | None) -> Event | None:
+    if kind == "task":
+        before = _exchange(pipeline.tasks, parts[2], event)
+        counts = pipeline.counts
         if before is not None:
-            pipeline.counts[before.to] -= 1
-            if not pipeline.counts[before.to]:
-                del pipeline.counts[before.to]
+            counts[before.to] -= 1
+            if not counts[before.to]:
+                del counts[before.to]
         if event is not None:
-            pipeline.counts[event.to] += 1
-        _put(pipeline.tasks, number, event)
+            counts[event.to] += 1
+    elif kind == "pipeline":
+        before, pipeline.event = pipeline.event, event
+    elif kind == "pending":
+        before, pipeline.pending = pipeline.pending, event
+    elif kind == "checkpoint":
+        before, pipeline.checkpoint = pipeline.checkpoint, event
+    else:
+        before = _exchange(pipeline.acks if kind == "ack" else pipeline.ready, parts[2], event)
+    return before
 
 
 def _index_task(state: State, task: TaskId, before: Event | None, after: Event | None) -> None:
@@ -288,8 +286,10 @@ def _index_task(state: State, task: TaskId, before: Event | None, after: Event |
                     state.waiting.pop(task[0], None)
 
 
-def _put(known: dict, key: object, event: Event | None) -> None:  # type: ignore[type-arg]
+def _exchange(known: dict[Any, Event], key: str | int, event: Event | None) -> Event | None:
+    """Sets the entry of a key; returns what stood there."""
     if event is None:
-        known.pop(key, None)
-    else:
-        known[key] = event
+        return known.pop(key, None)
+    before = known.get(key)
+    known[key] = event
+    return before

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import quote, unquote
 
 from events.errors import DetentError, UnreadableKey
@@ -43,8 +44,9 @@ class Entity:
     """One entity of the log, such as `Entity("task", ("orders", 0, 2))`. `named` makes the same one only once."""
 
     kind: str
-    parts: tuple[str | int, ...]
+    parts: tuple[Any, ...]  # names and numbers, as KINDS says
     text: str = field(init=False, compare=False, repr=False)
+    job: str = field(init=False, compare=False, repr=False)  # that it belongs to; empty where it belongs to none
 
     def __post_init__(self) -> None:
         wanted = KINDS.get(self.kind)
@@ -56,15 +58,11 @@ class Entity:
             check_name(part) if isinstance(part, str) else check_number(part)
         text = "/".join((self.kind, *map(_written, self.parts)))
         object.__setattr__(self, "text", text)
+        object.__setattr__(self, "job", "" if self.kind in WITHOUT_JOB else self.parts[0])
 
     @property
     def key(self) -> bytes:
         return self.text.encode()
-
-    @property
-    def job(self) -> str:
-        """The job it belongs to; empty where it belongs to none."""
-        return "" if self.kind in WITHOUT_JOB else str(self.parts[0])
 
 
 @functools.lru_cache(maxsize=262_144, typed=True)

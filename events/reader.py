@@ -63,11 +63,14 @@ class PartitionReader:
         # at the end of the log the client tells how far it has come all the same.
         self.position = position
         self._assigned = TopicPartition(self.cluster.topic(self.topic), self.partition, position)
-        self._consumer.assign([self._assigned])
+        # Told to the client by the next poll, not now: a consumer that is closed while the broker refuses its position
+        # hangs for ever (librdkafka 2.16), and whoever only asks for the end may stand where the log has nothing.
+        self._is_told = False
 
     def pause(self) -> None:
         """Fetch nothing until the next `go_to`."""
         self._consumer.unassign()
+        self._is_told = True
 
     def start_and_end(self, patience_s: float = 30.0) -> tuple[int, int]:
         """The first offset and the one after the last stable record. Fence before you measure: a predecessor's
@@ -108,6 +111,9 @@ class PartitionReader:
     def poll(self, timeout_s: float, limit: int = BATCH) -> list[Message]:
         """What has arrived, at once when there is something; nothing when nothing does in time. `position` tells how
         far reading has come."""
+        if not self._is_told:
+            self._consumer.assign([self._assigned])
+            self._is_told = True
         messages = self._consumer.consume(limit, 0) or self._consumer.consume(1, timeout_s)
         if not all(map(Message.key, messages)):  # notices have no key; looking for that costs least
             messages = [message for message in messages if not self._is_notice(message)]

@@ -40,18 +40,18 @@ TASK_HAPPENINGS = get_args(h.TaskHappening)  # asked for a tuple, Python answers
 
 def decide(ledger: Ledger, it: h.Input, now_ms: int, settings: Settings) -> Outcome:
     """What follows from an input. See `Outcome` for the order in which the caller carries it out."""
-    if isinstance(it, TASK_HAPPENINGS):
-        return attempts.happen(ledger, it, now_ms, settings)
-    if isinstance(it, records.Order):
-        return _follow(ledger, it, now_ms, settings)
     if isinstance(it, h.Tick):
         return _tick(ledger, now_ms, settings)
     if isinstance(it, h.Reached):
         lapsed = now_ms - ledger.reached_at > settings.lease_ms
         at = max(ledger.reached_at, it.sent_at or now_ms)
         return Outcome(changes=(SetReached(at, ledger.lease + lapsed),))
+    if isinstance(it, records.Order):
+        return _follow(ledger, it, now_ms, settings)
     if isinstance(it, h.Withdrawn):
         return _withdraw(ledger, TaskKey(it.job, it.pipeline, it.task), now_ms, settings)
+    if isinstance(it, TASK_HAPPENINGS):
+        return attempts.happen(ledger, it, now_ms, settings)
     if isinstance(it, h.Published | h.PublishFailed):
         return _publish_answered(ledger, it, now_ms, settings)
     if isinstance(it, h.StagingGone | h.StagingStuck):

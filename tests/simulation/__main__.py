@@ -35,11 +35,15 @@ class Told(NamedTuple):
 
 
 def tell(seed: int, *, trace: bool = False, lets: Callable[[int], bool] = all_of_them) -> Told:
+    with paused_collector():
+        return _told(seed, trace, lets)  # and nothing is left of the world when the collector looks again
+
+
+def _told(seed: int, trace: bool, lets: Callable[[int], bool]) -> Told:
     world, violation = World(seed, lets=lets), ""
     world.checker.tracing = trace
     try:
-        with paused_collector():
-            world.run()
+        world.run()
     except Exception as error:  # noqa: BLE001  whatever goes wrong under a seed is a finding
         violation = f"{type(error).__name__}: {error}"
     return Told(seed, violation, world.steps, world.checker.transitions, world.counts, world.struck)

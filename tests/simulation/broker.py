@@ -43,8 +43,8 @@ class Partition:
     def append(self, key: Any, value: Any, status: str, at: int) -> Stored:
         record = Stored(key, value, status, at)
         self.stored.append(record)
-        if status != OPEN:
-            self.settle()
+        if status != OPEN and self.stable == len(self.stored) - 1:
+            self.stable += 1
         return record
 
     def settle(self) -> None:
@@ -53,8 +53,11 @@ class Partition:
 
     def read(self, position: int, limit: int = 10_000) -> tuple[list[tuple[int, Any, Any]], int]:
         """Committed records from a position, and the position after them."""
-        found: list[tuple[int, Any, Any]] = []
         stored, stable = self.stored, self.stable
+        if stable - position <= limit:  # as a rule
+            records = enumerate(stored[position:stable], position)
+            return [(at, r.key, r.value) for at, r in records if r.status == COMMITTED], max(position, stable)
+        found: list[tuple[int, Any, Any]] = []
         while position < stable and len(found) < limit:
             record = stored[position]
             if record.status == COMMITTED:

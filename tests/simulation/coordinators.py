@@ -43,10 +43,10 @@ class Reading:
         if type(value) is Event and value.epoch == self.epoch and not self.unreadable:
             fold(self.state, entity, value)
         else:
-            before = self.state.get(entity)
-            if not admits(header_of(value), self.epoch, header_of(before) if before else None):
+            before, header = self.state.get(entity), header_of(value)
+            if not admits(header, self.epoch, header_of(before) if before else None):
                 return
-            self.epoch = header_of(value).epoch
+            self.epoch = header.epoch
             self.unreadable.pop(key, None)
             if isinstance(value, Rotten):
                 self.unreadable[key] = value
@@ -149,25 +149,22 @@ class Coordinator:
         world.beaten = world.now
         if self.is_quiet(now):
             return
-        before = self.positions()
-        positions = dict(before)
+        positions = self.positions()
         inputs: list[tuple[Input, Cause]] = []
+        has_read = False
         for topic, partition in self.inputs.items():
             if positions[topic] >= partition.stable:
                 continue
             found, positions[topic] = partition.read(positions[topic], limit=world.rng.randint(1, 8))
+            has_read = True
             for offset, _, value in found:
                 if isinstance(value, Rotten):
                     world.count("dead letters")
                 else:
                     inputs.append((value, Cause(kind="INPUT", topic=topic, partition=0, offset=offset)))
         inputs += self.heartbeats_and_timers(now)
-        if not inputs and positions == before:
-            return
-        decided: list[Decision] = []
-        for given, cause in inputs:
-            decided.append(self.decide(given, now, cause))
-        if positions != before or any(not d.is_empty for d in decided):
+        decided = [self.decide(given, now, cause) for given, cause in inputs]
+        if has_read or any(not d.is_empty for d in decided):
             events = tuple(event for d in decided for event in d.events)
             orders = tuple(order for d in decided for order in d.orders)
             notes = tuple(note for d in decided for note in d.notes)

@@ -95,12 +95,13 @@ class Worker:
                 world.broker.append("workers", self.name, heartbeat(self.ledger, self.now, self.settings))
         if world.steps % 4 == 0:
             self.give(h.Tick())
-        for who in list(self.loops):
-            self.work(self.loops[who])
+        if self.loops:
+            for loop in list(self.loops.values()):
+                self.work(loop)
         if self.publishing:
             self.publish()
-        for effect in self.removing[:1]:
-            self.removing.remove(effect)
+        if self.removing:
+            effect = self.removing.pop(0)
             if world.chance("staging stuck", 0.05):
                 self.give(h.StagingStuck(effect.job, effect.incarnation, "permission denied"))
             else:

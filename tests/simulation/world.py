@@ -144,9 +144,10 @@ class World:
         self.points += 1
         if self.broker.late:
             self.broker.arrive(self.points)
-        kind = type(process).__name__.lower()
-        if self.points in self.die_at and self.troubled and self.strike(f"{kind} dies at {where}"):
-            raise Died
+        if self.points in self.die_at and self.troubled:
+            kind = type(process).__name__.lower()
+            if self.strike(f"{kind} dies at {where}"):
+                raise Died
 
     def commit(self, process: Coordinator, transactional_id: str, epoch: int) -> None:
         """The end of a transaction. Its answer may get lost: it has taken effect, or not, or will."""
