@@ -176,7 +176,7 @@ def main() -> int:
     options.add_argument("--latency-seconds", type=float, default=20.0, help="how long answers are timed")
     options.add_argument("--commands-per-s", type=float, default=100.0, help="commands a second meanwhile")
     options.add_argument("--seconds", type=float, default=5.0, help="how long each measurement of throughput lasts")
-    options.add_argument("--window", type=int, default=60, help="commands under way at a time")
+    options.add_argument("--window", type=int, default=40, help="commands under way at a time")
     arguments = options.parse_args()
     return harness.report(run(arguments), as_json=arguments.json)
 

@@ -13,10 +13,12 @@ import random
 import sys
 import time
 from collections.abc import Iterator
+from typing import cast
 from urllib.parse import quote
 
 CONNECTIONS = 16
 PAGE = 50
+MOST_BYTES = 4 * 1024 * 1024  # of an answer
 
 
 def addresses(names: list[str], seed: int) -> Iterator[tuple[str, str]]:
@@ -27,30 +29,48 @@ def addresses(names: list[str], seed: int) -> Iterator[tuple[str, str]]:
         yield "job", f"/api/v1/jobs/{quote(chance.choice(names), safe='')}"
 
 
-class Connection:
-    """One kept-alive connection, as plain as can be."""
+class Connection(asyncio.BufferedProtocol):
+    """One kept-alive connection, as plain as can be: of people who ask from elsewhere nothing should be felt here."""
 
-    def __init__(self, host: str, port: int) -> None:
-        self._host, self._port = host, port
+    def __init__(self, address: str) -> None:
+        self._asks = f" HTTP/1.1\r\nhost: {address}\r\n\r\n"
+        self._buffer, self._filled, self._wanted = bytearray(MOST_BYTES), 0, 0
+        self._answer: asyncio.Future[tuple[int, bytes]] | None = None
 
-    async def open(self) -> None:
-        self._reader, self._writer = await asyncio.open_connection(self._host, self._port)
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(exc or ConnectionResetError("the server ended the connection"))
 
     def close(self) -> None:
-        self._writer.close()
+        self._transport.close()
 
     async def get(self, path: str) -> tuple[int, bytes]:
-        self._writer.write(f"GET {path} HTTP/1.1\r\nhost: {self._host}:{self._port}\r\n\r\n".encode())
-        head = await self._reader.readuntil(b"\r\n\r\n")
-        length = next(int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
-        return int(head[9:12]), await self._reader.readexactly(length)
+        self._filled = self._wanted = 0
+        self._answer = asyncio.get_running_loop().create_future()
+        self._transport.write(f"GET {path}{self._asks}".encode())
+        return await self._answer
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  asyncio's signature
+        return memoryview(self._buffer)[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._filled += nbytes
+        if not self._wanted and (end := self._buffer.find(b"\r\n\r\n", 0, self._filled)) >= 0:
+            head = self._buffer[:end].lower().split(b"\r\n")
+            length = next(int(line[15:]) for line in head if line.startswith(b"content-length:"))
+            self._begins, self._wanted = end + 4, end + 4 + length
+        if self._wanted and self._filled >= self._wanted and self._answer is not None:
+            self._answer.set_result((int(self._buffer[9:12]), bytes(self._buffer[self._begins : self._wanted])))
 
 
 async def ask(host: str, port: int, rate: float, seconds: float, seed: int) -> dict[str, list[float]]:
     """Seconds to every answer, by what was asked."""
-    connections = [Connection(host, port) for _ in range(CONNECTIONS)]
-    for connection in connections:
-        await connection.open()
+    loop, address = asyncio.get_running_loop(), f"{host}:{port}"
+    made = [await loop.create_connection(lambda: Connection(address), host, port) for _ in range(CONNECTIONS)]
+    connections = [connection for _, connection in made]
     names = await all_names(connections[0])
     times: dict[str, list[float]] = {"list": [], "job": []}
     free: asyncio.Queue[Connection] = asyncio.Queue()

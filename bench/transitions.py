@@ -27,7 +27,7 @@ from bench import harness, kafka, workload
 from bench.write import bare, bare_batch, bare_producer
 from events.cluster import Cluster
 from events.codec import Codec
-from events.keys import Entity
+from events.keys import named
 from events.reader import PartitionReader
 from events.records import Cancel, Command, Submit
 
@@ -80,7 +80,7 @@ class Load:
             job = f"job-{self.number // (1 if submit_only else 2):08d}{'-live' if submit_only else ''}"
             name = f"{'cancel' if odd else 'submit'}-{uuid.uuid4().hex[:12]}"
             command = Command(id=name, job=job, by="bench", action=Cancel() if odd else Submit(specification=self.body))
-            made.append((Entity("command", (job, name)).key, job.encode(), self.codec.encode(command)))
+            made.append((named("command", job, name).key, job.encode(), self.codec.encode(command)))
             self.number += 1
         return made
 

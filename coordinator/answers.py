@@ -66,12 +66,12 @@ class Answers:
         return Page(items=items, total=total, start=start, counts=self.index.counts())
 
     def _line(self, listed: Listed) -> JobView | None:
+        kept = self.lines.get(listed.job, listed.incarnation, self.at, unhealthy=listed.job in self.unhealthy)
+        if kept is not None:  # since when the job has not changed
+            return kept
         state = self.state_of(listed.job)
         job = state.jobs.get(listed.job)
         if job is not None and job.event is not None and job.event.incarnation == listed.incarnation:
-            kept = self.lines.get(listed.job, listed.incarnation, self.at, unhealthy=listed.job in self.unhealthy)
-            if kept is not None:
-                return kept
             found = job_view(state, listed.job, self.at, self._heard)
             if found is not None:
                 self.lines.put(found, self.at)

@@ -98,7 +98,7 @@ def _why(job: JobView, mine: Sequence[Seen], when: When) -> list[str]:
 
 def _begun(jobs: Sequence[Seen]) -> Seen | None:
     """What set the end, or the pause, in motion."""
-    for each in reversed(jobs):
+    for each in jobs[::-1]:
         if each.event is not None and each.event.transition in BEGUN:
             return each
         if each.event is not None and each.event.transition in ("resumed", "submitted", "restored"):

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from coordinator.views import JobView
 
 FRESH_MS = 250  # for so long the words about what is wrong with a job may be out of date
-MOST = 20_000
+MOST = 100_000  # a line takes some percent of what its job does
 
 
 class Lines:
@@ -22,7 +22,7 @@ class Lines:
 
     def put(self, line: JobView, at: int) -> None:
         if len(self._made) >= MOST:
-            self._made.clear()
+            del self._made[next(iter(self._made))]  # the oldest
         self._made[line.id] = (at, line)
 
     def get(self, job: str, incarnation: int, at: int, *, unhealthy: bool) -> JobView | None:

@@ -16,7 +16,7 @@ from coordinator.state import JobView, State, entity_of, fold
 from coordinator.views import View
 from events.codec import Codec, Header
 from events.errors import Place, UnreadableKey, UnreadableRecord
-from events.keys import Entity
+from events.keys import Entity, named
 from events.records import Checkpoint, Cursor, Event
 from events.table import Raw, admits, header_of
 
@@ -259,7 +259,7 @@ def header_of_event(event: Event) -> Header:
 
 
 def entity_of_job(name: str) -> str:
-    return Entity("job", (name,)).text.removeprefix("job/")
+    return named("job", name).text.removeprefix("job/")
 
 
 def verify(transactions: Iterable[Sequence[Raw]], codec: Codec, now: int, shard: int = 0, shards: int = 1) -> Verifier:

@@ -6,7 +6,6 @@ state is now's, a standby's, or that of a moment long past. It decides nothing a
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from coordinator import health
@@ -69,7 +68,10 @@ def job_view(state: State, name: str, now: int, heard: Heard = NOTHING) -> JobVi
     ended = event.to in TERMINAL_JOB
     pipelines = [_pipeline(name, job, number, now, heard) for number in sorted(job.pipelines)]
     behind = min(pipelines, key=_freshness, default=None)
-    tasks = sum((each.counts for each in job.pipelines.values()), Counter[str]())
+    tasks: dict[str, int] = {}
+    for one in job.pipelines.values():
+        for to, count in one.counts.items():
+            tasks[to] = tasks.get(to, 0) + count
     ages = [each.pending.age_ms for each in pipelines if each.pending and each.pending.age_ms is not None]
     well, why = ("ENDED", "") if ended else _health(job, pipelines, now)
     spec = job.specification.state if job.specification else None
@@ -95,7 +97,7 @@ def job_view(state: State, name: str, now: int, heard: Heard = NOTHING) -> JobVi
         listed_until=summary.due_at if summary else None,
         origin=known.origin,
         restarts=known.restarts,
-        tasks=dict(tasks),
+        tasks=tasks,
         rows=sum(each.rows for each in pipelines),
         bytes_read=sum(each.bytes_read for each in pipelines),
         rows_per_second=sum(each.rows_per_second for each in pipelines),

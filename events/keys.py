@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from events.errors import DetentError, UnreadableKey
@@ -39,26 +38,13 @@ MAX_NUMBER = 2**63 - 1
 PLAIN = re.compile(f"[A-Za-z0-9_.~-]{{1,{MAX_NAME_BYTES}}}").fullmatch
 
 
-@dataclass(frozen=True, slots=True)
-class Entity:
-    """One entity of the log, such as `Entity("task", ("orders", 0, 2))`. `named` makes the same one only once."""
+class Entity(NamedTuple):
+    """One entity of the log. `named` and `parse` make it."""
 
     kind: str
     parts: tuple[Any, ...]  # names and numbers, as KINDS says
-    text: str = field(init=False, compare=False, repr=False)
-    job: str = field(init=False, compare=False, repr=False)  # that it belongs to; empty where it belongs to none
-
-    def __post_init__(self) -> None:
-        wanted = KINDS.get(self.kind)
-        if wanted is None or len(wanted) != len(self.parts):
-            raise UnreadableKey(repr((self.kind, *self.parts)).encode(), "no such kind, or a wrong number of parts")
-        for part, of in zip(self.parts, wanted, strict=True):
-            if not isinstance(part, of) or isinstance(part, bool):
-                raise UnreadableKey(repr(self.parts).encode(), f"{part!r} should be {of.__name__}")
-            check_name(part) if isinstance(part, str) else check_number(part)
-        text = "/".join((self.kind, *map(_written, self.parts)))
-        object.__setattr__(self, "text", text)
-        object.__setattr__(self, "job", "" if self.kind in WITHOUT_JOB else self.parts[0])
+    text: str
+    job: str  # that it belongs to; empty where it belongs to none
 
     @property
     def key(self) -> bytes:
@@ -67,8 +53,21 @@ class Entity:
 
 @functools.lru_cache(maxsize=262_144, typed=True)
 def named(kind: str, *parts: str | int) -> Entity:
-    """The same few entities are named again and again: each is checked and written out once."""
-    return Entity(kind, parts)
+    """Such as `named("task", "orders", 0, 2)`. The same few entities are named again and again: each is checked and
+    written out once."""
+    return _made(kind, parts)
+
+
+def _made(kind: str, parts: tuple[str | int, ...]) -> Entity:
+    wanted = KINDS.get(kind)
+    if wanted is None or len(wanted) != len(parts):
+        raise UnreadableKey(repr((kind, *parts)).encode(), "no such kind, or a wrong number of parts")
+    for part, of in zip(parts, wanted, strict=True):
+        if not isinstance(part, of) or isinstance(part, bool):
+            raise UnreadableKey(repr(parts).encode(), f"{part!r} should be {of.__name__}")
+        check_name(part) if isinstance(part, str) else check_number(part)
+    text = "/".join((kind, *map(_written, parts)))
+    return Entity(kind, parts, text, "" if kind in WITHOUT_JOB else str(parts[0]))
 
 
 def _written(part: str | int) -> str:
@@ -97,12 +96,11 @@ def parse(key: bytes) -> Entity:
     """The entity a key names. Anything that `Entity.key` would not write is refused."""
     try:
         kind, *parts = key.decode("ascii").split("/")
-        wanted = KINDS[kind]
-        paired = zip(parts, wanted, strict=True)
+        paired = zip(parts, KINDS[kind], strict=True)
         read = [_name(part) if want is str else int(part) for part, want in paired]
     except (UnicodeDecodeError, KeyError, ValueError) as error:
         raise UnreadableKey(key, f"expected kind/part/part with one of the kinds {', '.join(KINDS)}") from error
-    entity = Entity(kind, tuple(read))
+    entity = _made(kind, tuple(read))
     if entity.key != key:
         raise UnreadableKey(key, f"it should be written {entity.text}")
     return entity

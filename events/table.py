@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from events.codec import Codec, Header
 from events.errors import Place
-from events.keys import Entity
+from events.keys import named
 from events.records import Event
 
 KEYLESS = "it has no key, so it belongs to no entity"
@@ -90,7 +90,7 @@ class Table:
     voided: int = 0
 
     def __post_init__(self) -> None:
-        self.cursor_key = Entity("cursor", (self.shard,)).key
+        self.cursor_key = named("cursor", self.shard).key
         self._plain_for = (-1, -1)
         self._plain: tuple[bytes, ...] = ()
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from events.errors import DetentError, UnreadableKey
-from events.keys import KINDS, MAX_NAME_BYTES, Entity, murmur2, order_key, parse, shard_of
+from events.keys import KINDS, MAX_NAME_BYTES, Entity, murmur2, named, order_key, parse, shard_of
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=100).filter(
     lambda name: len(name.encode()) <= MAX_NAME_BYTES
@@ -18,7 +18,7 @@ NUMBERS = st.integers(0, 2**63 - 1)
 @st.composite
 def entities(draw: st.DrawFn) -> Entity:
     kind = draw(st.sampled_from(sorted(KINDS)))
-    return Entity(kind, tuple(draw(NAMES if part is str else NUMBERS) for part in KINDS[kind]))
+    return named(kind, *(draw(NAMES if part is str else NUMBERS) for part in KINDS[kind]))
 
 
 @given(entities())
@@ -46,9 +46,9 @@ def test_keys_that_do_not_parse(key: bytes) -> None:
 
 
 def test_what_a_key_looks_like() -> None:
-    assert Entity("task", ("orders of 7/11", 0, 2)).text == "task/orders%20of%207%2F11/0/2"
-    assert Entity("task", ("a", 0, 2)).job == "a"
-    assert Entity("worker", ("w1",)).job == ""
+    assert named("task", "orders of 7/11", 0, 2).text == "task/orders%20of%207%2F11/0/2"
+    assert named("task", "a", 0, 2).job == "a"
+    assert named("worker", "w1").job == ""
     assert order_key("w/1", "job", 0, 3) == b"w%2F1/job/0/3"
 
 
@@ -57,7 +57,7 @@ def test_what_a_key_looks_like() -> None:
 )
 def test_an_entity_that_cannot_be(kind: str, parts: tuple[str | int, ...]) -> None:
     with pytest.raises(UnreadableKey):
-        Entity(kind, parts)
+        named(kind, *parts)
 
 
 # From Apache Kafka's own test of its hash (UtilsTest.testMurmur2).

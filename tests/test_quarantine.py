@@ -8,7 +8,7 @@ from coordinator.core import activation
 from coordinator.draft import Gone
 from coordinator.quarantine import Impossible, Unreadable
 from coordinator.state import State, entity_of, fold
-from events.keys import Entity
+from events.keys import named
 from events.records import (
     Cancel,
     CheckpointAcked,
@@ -228,7 +228,7 @@ def test_what_is_left_of_an_earlier_incarnation_is_its_own_affair(shard: Shard) 
 
 
 def test_an_unreadable_record_found_while_leading_is_an_input_like_others(shard: Shard) -> None:
-    shard.give(Unreadable(Entity("pending", ("a", 0)), 1, "bytes of no schema"))
+    shard.give(Unreadable(named("pending", "a", 0), 1, "bytes of no schema"))
     assert shard.job() == "FAILED"
     same_after_replay(shard)
 

@@ -13,7 +13,7 @@ from coordinator import checkpoint, commands, core, deploy, draft, ending, repor
 from coordinator.draft import Draft
 from coordinator.lifecycle import TERMINAL_JOB
 from events import records
-from events.keys import Entity
+from events.keys import Entity, named
 from tests.simulation import coordinators, data, workers
 from workers import attempts
 from workers import core as worker_core
@@ -130,7 +130,7 @@ def _(stack: ExitStack) -> None:
         cleanups = list(draft.state.jobs[name].cleanups)
         old(draft, name)
         for incarnation in cleanups:
-            draft.delete(Entity("cleanup", (name, incarnation)))
+            draft.delete(named("cleanup", name, incarnation))
 
     old = put(stack, restore, "delete_job", all_of_it)
 
@@ -216,7 +216,7 @@ def _(stack: ExitStack) -> None:
     def back(draft: Draft, job: Any, number: int, reason: str, **more: Any) -> int:
         failures = int(old(draft, job, number, reason, **more))
         event, known = checkpoint.pipeline_of(job.pipelines[number])
-        draft.emit(Entity("pipeline", (event.job, number)), "delayed",
+        draft.emit(named("pipeline", event.job, number), "delayed",
                    replace(known, next_checkpoint=known.next_checkpoint - 1), incarnation=event.incarnation,
                    due_at=event.due_at)  # fmt: skip
         return failures
