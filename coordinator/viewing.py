@@ -69,9 +69,8 @@ def job_view(state: State, name: str, now: int, heard: Heard = NOTHING) -> JobVi
     pipelines = [_pipeline(name, job, number, now, heard) for number in sorted(job.pipelines)]
     behind = min(pipelines, key=_freshness, default=None)
     tasks: dict[str, int] = {}
-    for one in job.pipelines.values():
-        for to, count in one.counts.items():
-            tasks[to] = tasks.get(to, 0) + count
+    for to, count in (each for one in job.pipelines.values() for each in one.counts.items()):
+        tasks[to] = tasks.get(to, 0) + count
     ages = [each.pending.age_ms for each in pipelines if each.pending and each.pending.age_ms is not None]
     well, why = ("ENDED", "") if ended else _health(job, pipelines, now)
     spec = job.specification.state if job.specification else None
