@@ -92,7 +92,7 @@ def test_K_a_disk_that_is_full_for_a_while(spark_scene: Scene, disk: Disk, by: s
     job.submit(source={"rate": 300, "columns": {"part": "id % 2"}}, **partitioned)
     job.committed()
     spark_scene.until(lambda: refused(spark_scene, disk, job.name), "a task that has no space", LIMIT_S)
-    assert spark_scene.look.state(f"job/{job.name}") == "RUNNING"
+    assert spark_scene.look.state(f"job/{job.name}") in ("RUNNING", "SCHEDULED")  # before or while the task is retried
     disk.free()
     job.finished()
 
