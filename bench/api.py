@@ -175,8 +175,9 @@ def main() -> int:
     options.add_argument("--rate", type=float, default=200.0, help="requests a second")
     options.add_argument("--latency-seconds", type=float, default=20.0, help="how long answers are timed")
     options.add_argument("--commands-per-s", type=float, default=100.0, help="commands a second meanwhile")
-    options.add_argument("--seconds", type=float, default=5.0, help="how long each measurement of throughput lasts")
+    options.add_argument("--seconds", type=float, default=3.0, help="how long each measurement of throughput lasts")
     options.add_argument("--window", type=int, default=40, help="commands under way at a time")
+    options.set_defaults(repetitions=11)
     arguments = options.parse_args()
     return harness.report(run(arguments), as_json=arguments.json)
 
