@@ -52,24 +52,27 @@ class Checker:
             raise Violation(what)
 
     def follow(self) -> None:
-        found, self.position = self.events.read(self.position)
-        for offset, key, value in found:
-            if isinstance(value, Rotten):  # it rotted before anybody had read it
-                value = value.was
-            epoch = value.epoch
-            if epoch >= self.epoch:  # what a fenced leader wrote counts for nobody
-                self.look(offset, key, value if isinstance(value, Event) else None)
-            self.reading.take(key, value)
-            self.epoch = max(self.epoch, epoch)
+        if self.position < self.events.stable:
+            self.read_on()
         if twice := self.world.data.twice:
             raise Violation(f"rows published more than once: {twice[:3]}")
         if self.world.steps % 40 == 0:
             self.overdue()
-        if found:
-            self.compare_with_leader()
-            self.always()
         if self.world.steps == self.world.replay_at:
             self.replay()
+
+    def read_on(self) -> None:
+        found, self.position = self.events.read(self.position)
+        # What rotted before anybody had read it is looked at as it was.
+        legible = [(at, key, value.was if isinstance(value, Rotten) else value) for at, key, value in found]
+        for offset, key, value in legible:
+            if value.epoch >= self.epoch:  # what a fenced leader wrote counts for nobody
+                self.epoch = value.epoch
+                self.look(offset, key, value if isinstance(value, Event) else None)
+        self.reading.take(legible)
+        if legible:
+            self.compare_with_leader()
+            self.always()
 
     def compare_with_leader(self) -> None:
         """What the leader knows is what a follower knows: nothing but the fold of the log."""
@@ -82,9 +85,7 @@ class Checker:
     def replay(self) -> Reading:
         """The log as it is now, compacted as it is, from its first record: the state at this time."""
         again = Reading()
-        for offset, key, value in self.events.read(0)[0]:
-            if offset < self.position:
-                again.take(key, value)
+        again.take(record for record in self.events.read(0)[0] if record[0] < self.position)
         rotten = {entity_of(key).job for key in again.unreadable}
         for name in ("jobs", "summaries"):
             one, other = getattr(again.state, name), getattr(self.reading.state, name)

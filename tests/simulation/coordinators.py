@@ -3,6 +3,7 @@ follows. Its memory is gone with it; what it knows it reads from the log again."
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from coordinator.core import Input, Sweep, Timer, activation, decide, drafted, may_lead, note_heartbeat, note_silence
@@ -38,19 +39,23 @@ class Reading:
         self.epoch = 0
         self.unreadable: dict[str, Rotten] = {}
 
-    def take(self, key: str, value: Event | Gone | Rotten) -> None:
-        entity = entity_of(key)
-        if type(value) is Event and value.epoch == self.epoch and not self.unreadable:
-            fold(self.state, entity, value)
-        else:
-            before, header = self.state.get(entity), header_of(value)
-            if not admits(header, self.epoch, header_of(before) if before else None):
-                return
-            self.epoch = header.epoch
-            self.unreadable.pop(key, None)
+    def take(self, records: Iterable[tuple[int, str, Event | Gone | Rotten]]) -> None:
+        """As in production, only the newest record of a key is folded (`events/table.py`)."""
+        newest: dict[str, Event | Gone | Rotten] = {}
+        for _, key, value in records:
+            if isinstance(value, Event) and value.epoch == self.epoch:
+                newest[key] = value
+                continue
+            before, header = newest[key] if key in newest else self.state.get(entity_of(key)), header_of(value)
+            if admits(header, self.epoch, header_of(before) if isinstance(before, Event) else None):
+                self.epoch = header.epoch
+                newest[key] = value
+        for key, value in newest.items():
+            if self.unreadable:
+                self.unreadable.pop(key, None)
             if isinstance(value, Rotten):
                 self.unreadable[key] = value
-            fold(self.state, entity, value if isinstance(value, Event) else None)
+            fold(self.state, entity_of(key), value if isinstance(value, Event) else None)
 
     def set_aside(self) -> list[Unreadable]:
         return [
@@ -105,8 +110,7 @@ class Coordinator:
         found, self.position = self.events.read(self.position)
         self.waiting += found
         last = max((i for i, (_, key, _) in enumerate(self.waiting) if key == "cursor/0"), default=-1)
-        for _, key, value in self.waiting[: last + 1]:
-            self.reading.take(key, value)
+        self.reading.take(self.waiting[: last + 1])
         del self.waiting[: last + 1]
 
     def take_over(self) -> None:
@@ -114,8 +118,7 @@ class Coordinator:
         self.world.point(self, "fence")
         epoch = self.world.broker.init(ID)
         self.follow()
-        for _, key, value in self.waiting:  # compaction may have taken the cursors of what is left before the end
-            self.reading.take(key, value)
+        self.reading.take(self.waiting)  # compaction may have taken the cursors of what is left before the end
         self.waiting.clear()
         if not may_lead(self.state):  # newer logic has led since it looked
             return
@@ -191,7 +194,8 @@ class Coordinator:
         inputs: list[tuple[Input, Cause]] = []
         if self.heartbeats < self.beats.stable:
             beats, self.heartbeats = self.beats.read(self.heartbeats)
-            for _, _, said in beats:
+            newest = {worker: said for _, worker, said in beats}  # of each: as in coordinator/hearing.py
+            for said in newest.values():
                 note_heartbeat(self.state, said, now)
                 inputs.append((said, Cause(kind="DETECTOR", note="heartbeat")))
         inputs += [(Timer(entity, due), Cause(kind="TIMER", note=entity)) for due, entity in self.state.due(now)]

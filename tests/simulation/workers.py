@@ -49,6 +49,8 @@ class Worker:
     def give(self, it: h.Input) -> None:
         """Decide, make the change durable, then act, then report: with a chance to die in between."""
         outcome = decide(self.ledger, it, self.now, self.settings)
+        if outcome is h.NOTHING:
+            return
         apply(self.ledger, outcome.changes)
         if outcome.ignored:
             self.world.noted(self, outcome.ignored, it)
@@ -86,10 +88,11 @@ class Worker:
 
     def step(self) -> None:
         world = self.world
-        if not world.is_cut(self):
-            if self.position < self.orders.stable:
+        orders, beats = self.position < self.orders.stable, world.now - self.beaten >= HEARTBEAT_MS
+        if (orders or beats) and not world.is_cut(self):
+            if orders:
                 self.follow_orders()
-            if world.now - self.beaten >= HEARTBEAT_MS:
+            if beats:
                 self.beaten = world.now
                 self.give(h.Reached())
                 world.broker.append("workers", self.name, heartbeat(self.ledger, self.now, self.settings))
@@ -126,7 +129,7 @@ class Worker:
         if not loop.started:
             loop.started = True
             self.give(h.Started(who))
-        if world.chance("task crash", 0.002):
+        if world.troubled and world.chance("task crash", 0.002):
             del self.loops[who]
             self.give(h.Crashed(who, "boom"))
             return
@@ -135,7 +138,7 @@ class Worker:
             pieces = world.data.stage(who, loop.take_unstaged())
             self.give(h.Staged(who, checkpoint, b"%d" % loop.position, pieces, loop.position, 8 * loop.position))
             return
-        if world.chance("stall", 0.001):
+        if world.troubled and world.chance("stall", 0.001):
             return
         loop.read(world.rng.randint(0, 5))
         if world.steps % 4 == 0:
