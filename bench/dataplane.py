@@ -4,8 +4,11 @@
 
 plain: PySpark reads, transforms and writes in one go. detent: a job on a worker, one task per core, from its submission
 to its end on the log: checkpoints, commit and all. streaming: Structured Streaming with `availableNow`, in as many
-slices as Detent took. Every run's rows are counted by pyarrow. For Kafka (bench/kafka_data.py) also connector: Spark's
-own, where its jars (bench/connector.jars.sha256: the newest that there is of each) can be had.
+slices as Detent took. For Kafka (bench/kafka_data.py) also connector: Spark's own, where its jars
+(bench/connector.jars.sha256: the newest that there is of each) can be had. Every run's rows are counted by pyarrow.
+
+Before anything is measured, both Sparks have planned some hundred small queries: a JVM compiles Spark's planner for as
+long, and workers are started to work for weeks.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench import harness, kafka
 from bench.data_jobs import CORES, Detent, detent, measured, plain_spark, write_parquet
+from bench.harness import progress
 from bench.kafka_data import KafkaContest, Topic
 from events.ivy import JarsUnavailable
 from events.jars import fetch_jars
@@ -29,13 +33,41 @@ from events.jars import fetch_jars
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-WARMUPS = 8  # JVMs get faster for as many runs; Detent's runs one contender, that of the others all the rest
+SMALL_QUERIES, SMALL_ROWS = 300, 1000
+WARMUPS = 2  # of whole runs, after those
 CONNECTOR_JARS = Path(__file__).with_name("connector.jars.sha256")
 SCHEMA = "id LONG, customer LONG, amount DOUBLE, at TIMESTAMP, text STRING"
 QUERY = (
     "SELECT id, customer, amount * 1.2 AS gross, date_trunc('HOUR', at) AS hour, upper(text) AS text "
     "FROM input WHERE customer % 10 <> 3"
 )
+
+
+def plainly(spark: SparkSession, source: Path, out: Path) -> float:
+    began = time.monotonic()
+    spark.read.parquet(str(source)).createOrReplaceTempView("input")
+    spark.sql(QUERY).write.parquet(str(out))
+    return time.monotonic() - began
+
+
+def specification(source: Path, out: Path, **more: object) -> dict[str, Any]:
+    options = {"path": str(source), "schema": SCHEMA, **more}
+    return {
+        "env": {"parallelism": CORES},
+        "source": [{"name": "orders", "kind": "files", "options": options}],
+        "transform": [{"name": "query", "kind": "sql", "from": ["orders"], "options": {"query": QUERY}}],
+        "sink": [{"name": "out", "kind": "files", "from": ["query"], "options": {"path": str(out)}}],
+    }
+
+
+def warm_up(spark: SparkSession, workers: Detent, folder: Path) -> None:
+    """Small queries, as many for each Spark. Detent's is one job with as many slices."""
+    write_parquet(folder / "small", SMALL_QUERIES * SMALL_ROWS, SMALL_QUERIES)
+    progress("warm-up: small slices")
+    workers.run(specification(folder / "small", folder / "small-of-detent", slice_files=1))
+    for number, file in enumerate(sorted((folder / "small").iterdir())):
+        progress(f"warm-up: small query {number + 1} of {SMALL_QUERIES}")
+        plainly(spark, file, folder / "small-of-plain" / file.name)
 
 
 class Contest:
@@ -48,16 +80,10 @@ class Contest:
         self.slices: list[int] = []
 
     def plain(self) -> float:
-        def work(out: Path) -> float:
-            began = time.monotonic()
-            self._spark.read.parquet(str(self._input)).createOrReplaceTempView("input")
-            self._spark.sql(QUERY).write.parquet(str(out))
-            return time.monotonic() - began
-
-        return self.measured(work)
+        return self.measured(partial(plainly, self._spark, self._input))
 
     def detent(self) -> float:
-        return self.measured(lambda out: self._run(self._specification(out)))
+        return self.measured(lambda out: self._run(specification(self._input, out)))
 
     def streaming(self) -> float:
         def work(out: Path) -> float:
@@ -80,15 +106,6 @@ class Contest:
         self.slices.append(len(pieces))
         return took
 
-    def _specification(self, out: Path) -> dict[str, Any]:
-        options = {"path": str(self._input), "schema": SCHEMA}
-        return {
-            "env": {"parallelism": CORES},
-            "source": [{"name": "orders", "kind": "files", "options": options}],
-            "transform": [{"name": "query", "kind": "sql", "from": ["orders"], "options": {"query": QUERY}}],
-            "sink": [{"name": "out", "kind": "files", "from": ["query"], "options": {"path": str(out)}}],
-        }
-
     def measured(self, work: Callable[[Path], float]) -> float:
         took, rows = measured(self._folder, work)
         self.rows.add(rows)
@@ -101,6 +118,7 @@ def measure(options: argparse.Namespace) -> harness.Result:
     with tempfile.TemporaryDirectory(prefix="detent-dataplane-") as name, kafka.fresh_cluster(options) as cluster:
         folder = Path(name)
         with plain_spark(folder, jars) as spark, detent(cluster, folder / "detent") as workers:
+            warm_up(spark, workers, folder)
             if "parquet" in options.of:
                 write_parquet(folder / "input", options.rows, options.files)
                 contest = Contest(spark, workers, folder, options.files)
@@ -144,9 +162,9 @@ def compare(
 
 def main() -> int:
     options = harness.parser("Detent's data plane against plain Spark and Structured Streaming.")
-    options.add_argument("--rows", type=int, default=5_000_000)
+    options.add_argument("--rows", type=int, default=12_000_000)
     options.add_argument("--files", type=int, default=40)
-    options.add_argument("--records", type=int, default=2_000_000, help="on the topic")
+    options.add_argument("--records", type=int, default=6_000_000, help="on the topic")
     options.add_argument("--of", nargs="+", default=["parquet", "kafka"], choices=["parquet", "kafka"])
     kafka.add_options(options)
     options.set_defaults(repetitions=3)

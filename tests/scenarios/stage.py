@@ -189,6 +189,9 @@ class Stage(World):
     def make_workers(self) -> list[Worker]:
         return [StoryWorker(self, f"w{i}") for i in range(self.size)]
 
+    def slice_rows(self) -> int:
+        return 5
+
     def worker_settings(self, worker: str, instance: str) -> h.Settings:
         return h.Settings(
             worker=worker,

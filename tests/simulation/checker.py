@@ -4,6 +4,7 @@ end. It knows the life-cycle tables and SCENARIOS.md, not the code that decides.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from coordinator.lifecycle import TERMINAL_JOB, allows
@@ -46,6 +47,13 @@ class Checker:
         self.begun = 0  # submissions and restorations that were accepted
         self.transitions = 0
         self.tracing = False
+        self.looks: dict[str, Callable[[str, Event], None]] = {
+            "job": self._look_at_job,
+            "task": self._look_at_task,
+            "checkpoint": self._look_at_checkpoint,
+            "command": self._look_at_command,
+            "savepoint": self._look_at_savepoint,
+        }
 
     def must(self, holds: bool, what: str) -> None:
         if not holds:
@@ -142,9 +150,11 @@ class Checker:
             raise Violation(f"{key} at {offset}: logic {event.logic} leads over {self.logic}")
         self.logic = event.logic
         self.known[key] = event
-        if not self.stays(key, event):
+        if not self.stays(entity.kind, event):
             self.left.add(key)
-        getattr(self, f"_look_at_{entity.kind}", lambda *_: None)(key, event)
+        look_at = self.looks.get(entity.kind)
+        if look_at is not None:
+            look_at(key, event)
 
     def _look_at_job(self, key: str, event: Event) -> None:
         known = self.jobs.get(event.job)
@@ -255,9 +265,8 @@ class Checker:
         return not self.left and all(command in self.outcomes for command in self.world.commands)
 
     @staticmethod
-    def stays(key: str, event: Event) -> bool:
+    def stays(kind: str, event: Event) -> bool:
         """Summaries stay for the history's time, and so do outcomes of commands for jobs that are not there."""
-        kind = key.split("/")[0]
         return kind in ("leader", "cursor", "worker", "summary") or (kind == "command" and event.incarnation == 0)
 
     def open(self) -> str:

@@ -59,11 +59,11 @@ class Worker:
             self.act(effect)
         for report in outcome.reports:
             self.world.point(self, "report")
-            loop = self.loops.get(
-                Identity(report.job, report.incarnation, report.pipeline, report.task, report.attempt)
-            )
-            if loop is not None and not loop.stopping and isinstance(report.happening, TaskFailed):
-                raise Violation(f"{self.name} says that a running attempt failed: {report.happening}")
+            if isinstance(report.happening, TaskFailed):
+                who = Identity(report.job, report.incarnation, report.pipeline, report.task, report.attempt)
+                loop = self.loops.get(who)
+                if loop is not None and not loop.stopping:
+                    raise Violation(f"{self.name} says that a running attempt failed: {report.happening}")
             self.world.deliver("reports", report.job, report)
 
     def act(self, effect: h.Effect) -> None:
@@ -138,9 +138,10 @@ class Worker:
             pieces = world.data.stage(who, loop.take_unstaged())
             self.give(h.Staged(who, checkpoint, b"%d" % loop.position, pieces, loop.position, 8 * loop.position))
             return
-        if world.troubled and world.chance("stall", 0.001):
-            return
-        loop.read(world.rng.randint(0, 5))
+        if not loop.exhausted:
+            if world.troubled and world.chance("stall", 0.001):
+                return
+            loop.read(world.slice_rows())
         if world.steps % 4 == 0:
             self.give(h.Progressed(who, loop.position, 8 * loop.position, self.now))
         if loop.position == loop.total and not loop.exhausted:
