@@ -19,7 +19,7 @@ from tests.simulation.checker import Violation
 from tests.simulation.coordinators import ID, Coordinator
 from tests.simulation.data import Loop
 from tests.simulation.workers import Worker
-from tests.simulation.world import BEGIN_MS, STEP_MS, Died, Process, World
+from tests.simulation.world import BEGIN_MS, Died, Process, World
 from workers import happenings as h
 from workers.ledger import Identity
 
@@ -157,7 +157,7 @@ class StoryWorker(Worker):
 
 
 class Stage(World):
-    idle_step_ms = STEP_MS
+    step_ms = idle_step_ms = 25
     lease_ms = 1200
 
     def __init__(self, workers: int = 2, slots: int = 4, crashes: tuple[int, ...] = ()) -> None:

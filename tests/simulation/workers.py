@@ -79,7 +79,7 @@ class Worker:
         elif isinstance(effect, h.Publish):
             world = self.world
             long = world.rng.randint(100, 6000) if world.chance("publishing takes long", 0.25) else 0
-            if long and world.chance("worker cut off in publishing", 0.15):
+            if long and world.chance("worker cut off in publishing", 0.25):
                 world.cut_until[self.name] = world.now + long
                 long += 500
             self.publishing.append((self.now + long, effect))
@@ -129,7 +129,7 @@ class Worker:
         if not loop.started:
             loop.started = True
             self.give(h.Started(who))
-        if world.troubled and world.chance("task crash", 0.002):
+        if world.troubled and world.chance("task crash", 0.003):
             del self.loops[who]
             self.give(h.Crashed(who, "boom"))
             return
@@ -139,7 +139,7 @@ class Worker:
             self.give(h.Staged(who, checkpoint, b"%d" % loop.position, pieces, loop.position, 8 * loop.position))
             return
         if not loop.exhausted:
-            if world.troubled and world.chance("stall", 0.001):
+            if world.troubled and world.chance("stall", 0.0015):
                 return
             loop.read(world.slice_rows())
         if world.steps % 4 == 0:

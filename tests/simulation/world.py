@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from coordinator.draft import Gone
-from coordinator.lifecycle import TERMINAL_JOB
+from coordinator.lifecycle import ACTIVE_TASK, TERMINAL_JOB
 from coordinator.state import LOGIC, entity_of
 from events.records import (
     Cancel,
@@ -36,9 +36,9 @@ from tests.simulation.workers import Worker
 from workers.happenings import Publish, Settings
 from workers.ledger import Identity
 
-STEP_MS, SLOW_STEP_MS, IDLE_STEP_MS = 25, 40, 100
+STEP_MS, SLOW_STEP_MS, IDLE_STEP_MS = 32, 50, 100
 BEGIN_MS = 100_000
-FAULTS_FOR_MS = 20_000
+FAULTS_FOR_MS = 16_000
 END_AFTER_MS = 300_000
 QUIET_MS = 4000
 LEASE_MS = 3000
@@ -76,11 +76,12 @@ class World:
         rng = self.rng
         self.die_at = {rng.randint(1, 3000) for _ in range(rng.randint(0, 8))}
         self.lost_at = {rng.randint(1, 150) for _ in range(rng.randint(0, 5))}
-        self.rots_at = BEGIN_MS + rng.randint(2000, FAULTS_FOR_MS) if rng.random() < 0.25 else 0
+        self.rots_at = BEGIN_MS + rng.randint(2000, FAULTS_FOR_MS) if rng.random() < 0.3 else 0
         self.leaky = rng.random() < 0.3
-        self.replay_at = rng.randint(100, 800)
+        self.replay_at = rng.randint(100, 640)
         self.most_skew = rng.choice([0, 0, 2000]) if faults else 0
-        self.step_ms = rng.choice([STEP_MS, SLOW_STEP_MS]) if faults else STEP_MS  # on a slow machine more meets in one
+        if faults:
+            self.step_ms = rng.choice([STEP_MS, SLOW_STEP_MS])  # on a slow machine more meets in one
         self.cut_until: dict[str, int] = {}
         self.on_the_way: list[tuple[int, str, str, Any]] = []
         self.coordinators = self.make_coordinators()
@@ -210,18 +211,18 @@ class World:
         """Once a step, at most one of each kind, so that most steps cost one look at the dice."""
         rng = self.rng
         dice = rng.random()
-        if dice < 0.008:
+        if dice < 0.012:
             process = rng.choice(self.processes)
             if process.alive and self.strike(f"{type(process).__name__.lower()} sleeps"):
                 process.asleep_until = self.now + rng.randint(100, 4000)
-        elif dice < 0.015:
+        elif dice < 0.022:
             worker = rng.choice(self.workers)
             if self.strike("worker cut off"):
                 self.cut_until[worker.name] = self.now + rng.randint(500, 6000)
-        elif dice < 0.025 and not self.leaky:
+        elif dice < 0.037 and not self.leaky:
             retention = 10**9 if rng.random() < 0.7 else 30_000
             self.counts["records compacted"] += self.broker.partition("events").compact(self.now, retention, 20)
-        elif 0.025 <= dice < 0.027 and self.strike("garbage on a topic"):
+        elif 0.037 <= dice < 0.040 and self.strike("garbage on a topic"):
             self.broker.append(rng.choice(("commands", "reports")), "a", Rotten(None))
         if self.rots_at and self.now >= self.rots_at and not self.broker.producers["shard-0"].open:
             self.rots_at = 0
@@ -239,8 +240,10 @@ class World:
         jobs = [r for r in newest.values() if isinstance(r.value, Event) and r.value.job and r.value.incarnation]
         if jobs and self.strike("a record rots"):
             kinds = sorted({entity_of(r.key).kind for r in jobs})
-            kind = "task" if "task" in kinds and self.rng.random() < 0.4 else self.rng.choice(kinds)
-            record = self.rng.choice([r for r in jobs if entity_of(r.key).kind == kind])
+            kind = "task" if "task" in kinds and self.rng.random() < 0.5 else self.rng.choice(kinds)
+            of_kind = [r for r in jobs if entity_of(r.key).kind == kind]
+            running = [r for r in of_kind if kind == "task" and r.value.to in ACTIVE_TASK]  # which is worse
+            record = self.rng.choice(running or of_kind)
             self.count(f"{kind} record rots")
             self.rotted.add(record.value.job)
             if kind == "command":
@@ -249,7 +252,7 @@ class World:
                 self.checker.forgotten |= set(record.value.state.commands)
             record.value = Rotten(record.value)
             leader = next((c for c in self.coordinators if c.alive and c.leading), None)
-            if leader is not None and self.rng.random() < 0.5 and self.strike("the leader dies on it"):
+            if leader is not None and self.rng.random() < 0.6 and self.strike("the leader dies on it"):
                 self.kill(leader)  # only who reads the log again stumbles over it
 
     def kill(self, process: Process) -> None:
@@ -271,41 +274,41 @@ class World:
         """In some worlds both coordinators begin with older logic and are upgraded, one after the other."""
         if not self.faulty or self.rng.random() >= 0.2:
             return []
-        at = BEGIN_MS + self.rng.randint(3000, 12_000)
+        at = BEGIN_MS + self.rng.randint(2500, 9500)
         for process in self.coordinators:
             process.logic = LOGIC - 1
             process.begin()
         first, second = self.rng.sample(self.coordinators, 2)
-        return [(at, first), (at + self.rng.randint(1000, 7000), second)]
+        return [(at, first), (at + self.rng.randint(800, 5500), second)]
 
     # What services ask for ---------------------------------------------------------------------------------------
 
     def _workload(self) -> list[tuple[int, str, CommandAction]]:
         rng, plan = self.rng, list[tuple[int, str, CommandAction]]()
         for name in ["a", "b", "c", "d", "e"][: rng.randint(2, 5)]:
-            at = BEGIN_MS + rng.randint(0, 4000)
+            at = BEGIN_MS + rng.randint(0, 3000)
             for _ in range(rng.randint(1, 3)):
                 body = self._specification(rng.random() < 0.3)
                 plan.append((at, name, Submit(specification=body)))
                 plan += [(at + after, name, action) for after, action in self._life(body, name)]
-                at += rng.randint(2000, 8000)
+                at += rng.randint(1500, 6500)
         return sorted(plan, key=lambda p: p[0])
 
     def _life(self, body: str, name: str) -> list[tuple[int, CommandAction]]:
         """What is asked of a job while it runs, and after."""
         rng, asked = self.rng, list[tuple[int, CommandAction]]()
         if rng.random() < 0.3:
-            asked += [(rng.randint(500, 5000), Pause()), (rng.randint(5500, 9000), Resume())]
+            asked += [(rng.randint(400, 4000), Pause()), (rng.randint(4500, 7500), Resume())]
         if rng.random() < 0.3:
-            asked.append((rng.randint(200, 4000), TakeSavepoint(name="s1")))
+            asked.append((rng.randint(200, 3500), TakeSavepoint(name="s1")))
         if rng.random() < 0.05:
             entity, to = rng.choice([(f"job/{name}", "FAILING"), (f"task/{name}/0/0", "FAILED")])
-            asked.append((rng.randint(500, 6000), Repair(entity=entity, to=to, reason="it looked stuck")))
+            asked.append((rng.randint(400, 5000), Repair(entity=entity, to=to, reason="it looked stuck")))
         if is_endless(body) or rng.random() < 0.2:
             last = rng.choice([Cancel(), Stop(), TakeSavepoint(name="s2", stop=True)])
-            asked.append((rng.randint(1000, 15_000), last))
+            asked.append((rng.randint(800, 12_000), last))
         if rng.random() < 0.4:
-            asked.append((rng.randint(3000, 16_000), Restore(savepoint=rng.choice(["", "", "s1", "s2"]))))
+            asked.append((rng.randint(2500, 13_000), Restore(savepoint=rng.choice(["", "", "s1", "s2"]))))
         return asked
 
     def _specification(self, endless: bool) -> str:
