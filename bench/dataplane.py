@@ -33,7 +33,7 @@ from events.jars import fetch_jars
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SMALL_QUERIES, SMALL_ROWS = 300, 1000
+SMALL_QUERIES, SMALL_ROWS = 200, 1000
 WARMUPS = 2  # of whole runs, after those
 CONNECTOR_JARS = Path(__file__).with_name("connector.jars.sha256")
 SCHEMA = "id LONG, customer LONG, amount DOUBLE, at TIMESTAMP, text STRING"
@@ -164,7 +164,7 @@ def main() -> int:
     options = harness.parser("Detent's data plane against plain Spark and Structured Streaming.")
     options.add_argument("--rows", type=int, default=12_000_000)
     options.add_argument("--files", type=int, default=40)
-    options.add_argument("--records", type=int, default=6_000_000, help="on the topic")
+    options.add_argument("--records", type=int, default=4_000_000, help="on the topic")
     options.add_argument("--of", nargs="+", default=["parquet", "kafka"], choices=["parquet", "kafka"])
     kafka.add_options(options)
     options.set_defaults(repetitions=3)
