@@ -73,8 +73,9 @@ def plain_spark(directory: Path, jars: Sequence[str] = ()) -> Iterator[SparkSess
     builder = SparkSession.builder.master("local[*]").appName("plain")
     quiet = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR",
              "spark.driver.host": "127.0.0.1", "spark.sql.warehouse.dir": str(directory / "warehouse"),
-             # Timestamps as Detent writes them: as INT96, Spark's default, they take longer.
-             "spark.sql.session.timeZone": "UTC", "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}  # fmt: skip
+             "spark.sql.session.timeZone": "UTC",
+             # As Detent writes them: as INT96, Spark's default, they take longer.
+             "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}  # fmt: skip
     for name, value in quiet.items():
         builder = builder.config(name, value)
     if jars:
