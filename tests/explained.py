@@ -55,8 +55,7 @@ def explained(broker: Broker, job: str, incarnation: int, end: int | None = None
     """Of the whole log, or of its first records."""
     log = events_of(broker)[:end]
     reading = Reading()
-    for event in log:
-        reading.take(event.entity, event)
+    reading.take((at, event.entity, event) for at, event in enumerate(log))
     now = max(event.time for event in log if isinstance(event, Event))
     detail = job_detail(reading.state, job, now, incarnation=incarnation)
     assert detail is not None

@@ -72,10 +72,10 @@ class Scene:
 
     # Processes -------------------------------------------------------------------------------------------------------
 
-    def start(self, coordinators: int = 2, workers: int = 1) -> None:
-        """The first one leads, the others stand by."""
+    def start(self, coordinators: int = 2, workers: int = 1, *, eager: bool = True) -> None:
+        """The first one leads, the others stand by; where none is eager, whichever comes first."""
         for number in range(coordinators):
-            self.coordinator(f"c{number}", **({} if number else EAGER))
+            self.coordinator(f"c{number}", **(EAGER if eager and not number else {}))
         for number in range(workers):
             self.worker(f"w{number}")
         self.ready()
@@ -308,6 +308,7 @@ def a_scene(
     topics: TopicSettings | None = None,
     cluster: Cluster | None = None,
     judged: bool = True,
+    eager: bool = True,
     **settings: object,
 ) -> Iterator[Scene]:
     """Settings are Detent's, with `__` for a dot: `worker__lease_ms=2000`."""
@@ -320,7 +321,7 @@ def a_scene(
         recorder = stack.enter_context(Recorder(made))
         onlooker = stack.enter_context(Onlooker(directory / "out"))
         scene = Scene(fleet, look, recorder, onlooker, directory / "out")
-        scene.start(coordinators, workers)
+        scene.start(coordinators, workers, eager=eager)
         yield scene
         if judged:
             scene.judge()

@@ -192,7 +192,7 @@ class Service:
         self._orders = Orders(self.cluster, codec, self.worker, partition, store.position, inbox, self.metrics)
         try:
             self.decider.give(h.Restarted())
-            self._sender.flush(WORDS_S)  # why attempts ended, before a heartbeat tells that they have
+            self._sender.flush(FLUSH_S)  # why attempts ended, before a heartbeat tells that they have
             self._orders.start()
             self._ready = True
             return self._work()
