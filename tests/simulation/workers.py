@@ -129,7 +129,7 @@ class Worker:
         if not loop.started:
             loop.started = True
             self.give(h.Started(who))
-        if world.troubled and world.chance("task crash", 0.003):
+        if world.chance("task crash", 0.003):
             del self.loops[who]
             self.give(h.Crashed(who, "boom"))
             return
@@ -139,7 +139,7 @@ class Worker:
             self.give(h.Staged(who, checkpoint, b"%d" % loop.position, pieces, loop.position, 8 * loop.position))
             return
         if not loop.exhausted:
-            if world.troubled and world.chance("stall", 0.0015):
+            if world.chance("stall", 0.0015):
                 return
             loop.read(world.slice_rows())
         if world.steps % 4 == 0:
