@@ -131,6 +131,39 @@ def test_canceling_asks_first(browser: Browser, web: Web, scene: Scene) -> None:
     assert found["commands"][-1]["by"] == "web from 127.0.0.1"
 
 
+def test_what_is_pressed_or_selected_outlives_a_redraw(browser: Browser, web: Web, scene: Scene) -> None:
+    submit(web, scene, "held")
+    with a_page(browser, web.base) as page:
+        page.goto("/#/jobs/held")
+        expect(state(page)).to_have_text("Running")
+        story = page.get_by_text("The whole story")
+        story.click()
+        history = page.get_by_role("region", name="Transitions, newest first")
+        offset = history.locator("tbody tr").first.locator("td").last
+        page.evaluate("getSelection().selectAllChildren(document.querySelector('h1'))")
+
+        def redrawn() -> None:
+            before = offset.text_content() or ""
+            expect(offset).not_to_have_text(before)
+
+        redrawn()
+        assert page.evaluate("getSelection().toString()") == "held"
+        expect(page.locator("details", has=story)).to_have_attribute("open", "")
+        history.evaluate("history => { history.scrollTop = 40; history.focus({ preventScroll: true }); }")
+        button = page.get_by_role("button", name="Cancel")
+        button.hover()
+        page.mouse.down()
+        redrawn()
+        page.mouse.up()
+        expect(page.get_by_role("dialog")).to_be_visible()
+        page.get_by_role("button", name="Keep as it is").click()
+        redrawn()
+        assert history.evaluate("history => history.scrollTop") > 0
+        offsets = [int(one.replace(",", "")) for one in history.locator("tbody td:last-child").all_text_contents()]
+        assert offsets == sorted(set(offsets), reverse=True), "each transition is there once, the newest first"
+    web.send("held", {"type": "cancel"})
+
+
 def test_a_savepoint_and_a_restart(browser: Browser, web: Web, scene: Scene) -> None:
     submit(web, scene, "kept")
     with a_page(browser, web.base) as page:

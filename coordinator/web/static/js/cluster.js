@@ -74,7 +74,7 @@ export class ClusterPage {
     };
     return [
       h("div", { class: "legend" }, [["detect", "noticing"], ["fence", "fencing"], ["replay", "reading to the end"], ["commit", "first commit"]].map(([kind, name]) => h("span", {}, h("i", { class: `split-${kind}` }), name))),
-      h("div", { class: "tall", "data-scroll": "takeovers" }, shown.map(line)),
+      h("div", { class: "tall" }, shown.map(line)),
     ];
   }
 

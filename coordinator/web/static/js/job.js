@@ -43,8 +43,8 @@ export class JobPage {
     this.fresh = false;
   }
 
-  /** What is on the log is asked for again only when there is more of it; what workers say, each time. The job itself
-   * is shown as soon as it is there. */
+  /** What is on the log is asked for again only when there is more of it; what workers say, each time. At first the job
+   * itself is shown as soon as it is there. */
   async load() {
     const path = `/jobs/${encodeURIComponent(this.id)}`;
     const again = !this.fresh;
@@ -56,7 +56,7 @@ export class JobPage {
     if (rest) rest.catch(() => {}); // it is told below; the job may fail first
     this.detail = await this.app.get(path);
     this.fetchedAt = this.app.now();
-    this._draw();
+    if (!rest || !this.cluster) this._draw();
     if (!rest) return;
     const [history, checkpoints, why, cluster] = await rest;
     Object.assign(this, { history: history.items, checkpoints: checkpoints.items, why, cluster });
@@ -174,8 +174,8 @@ export class JobPage {
         tasks.length > 0 && card("Tasks", "wide", this._tasks(tasks)),
         card("Everything that happened", "wide", this._history()),
         (this.detail.commands.length > 0 || this.detail.savepoints.length > 0) && card("Commands and savepoints", "wide", this._commands()),
-        Object.keys(this.detail.specification).length > 0 && h("section", { class: "card wide" },
-          h("details", { "data-key": "specification" }, h("summary", {}, "Specification"), h("pre", { class: "spec", tabindex: 0 }, JSON.stringify(this.detail.specification, null, 2))))));
+        Object.keys(this.detail.specification).length > 0 && h("section", { class: "card wide", "data-key": "specification" },
+          h("details", {}, h("summary", {}, "Specification"), h("pre", { class: "spec", tabindex: 0 }, JSON.stringify(this.detail.specification, null, 2))))));
   }
 
   _summary(job) {
@@ -204,7 +204,7 @@ export class JobPage {
       why.length > 0 && h("ol", { class: "why" }, why.map((one) => h("li", {}, one))),
       waits.length > 0 && h("ul", { class: "waits" }, waits.map(wait)),
       h("details", { "data-key": "story" }, h("summary", {}, `The whole story (${count(story.length)})`),
-        h("ol", { class: "story", "data-scroll": "story", tabindex: 0 }, story.map(happened)),
+        h("ol", { class: "story", tabindex: 0 }, story.map(happened)),
         ignored.length > 0 && h("p", { class: "note" }, `Late or ignored: ${ignored.map((one) => one.text).join(" ")}`),
         notes.map((one) => h("p", { class: "note" }, one))));
     if (bad) shown.classList.add("trouble");
@@ -248,21 +248,21 @@ export class JobPage {
       h("td", {}, one.isStalled ? state("UNHEALTHY", { label: "Stalled" }) : one.isWaiting ? state("CREATED", { label: "Waits for room" }) : state(one.state), one.reason && h("div", { class: "quiet" }, one.reason)),
       h("td", {}, one.worker || "–"), h("td", { class: "n" }, count(one.attempt)), h("td", { class: "n" }, short(one.rows)),
       h("td", { class: "n" }, one.rowsPerSecond ? short(one.rowsPerSecond) : "–"), h("td", { class: "n nowrap" }, one.since ? lasted(this.app.now() - one.since) : "–"));
-    return h("div", { class: "scroll tall", "data-scroll": "tasks" }, h("table", {},
+    return h("div", { class: "scroll tall" }, h("table", {},
       h("thead", {}, h("tr", {}, h("th", {}, "Task"), h("th", {}, "State"), h("th", {}, "Worker"), h("th", { class: "n" }, "Attempt"), h("th", { class: "n" }, "Rows"), h("th", { class: "n" }, "Rows/s"), h("th", { class: "n" }, "For"))),
       h("tbody", {}, tasks.map(line))));
   }
 
   _history() {
     if (!this.history.length) return h("p", { class: "note" }, this.cluster ? "The log no longer has it." : "Reading the log…");
-    const line = (one) => h("tr", {},
+    const line = (one) => h("tr", { "data-key": `at-${one.offset}` },
       h("td", { class: "nowrap" }, clock(one.time, { millis: true })),
       h("td", {}, one.entity),
       h("td", {}, h("span", { class: "transition" }, one.from && h("span", { class: "soft" }, words(one.from)), one.from && h("i", {}, "→"), one.to ? state(one.to) : h("span", { class: "quiet" }, "gone")), one.reason && h("div", { class: "quiet" }, one.reason)),
       h("td", { class: "soft" }, one.cause?.text ?? ""),
       h("td", { class: "n soft" }, one.attempt ? count(one.attempt) : ""),
       h("td", { class: "n soft" }, count(one.epoch)), h("td", { class: "n soft" }, count(one.offset)));
-    return h("div", { class: "scroll tall", "data-scroll": "history", tabindex: 0, role: "region", "aria-label": "Transitions, newest first" }, h("table", {},
+    return h("div", { class: "scroll tall", tabindex: 0, role: "region", "aria-label": "Transitions, newest first" }, h("table", {},
       h("thead", {}, h("tr", {}, ["Time", "What", "From and to", "Cause"].map((one) => h("th", {}, one)), ["Attempt", "Epoch", "Offset"].map((one) => h("th", { class: "n" }, one)))),
       h("tbody", {}, this.history.map(line))));
   }

@@ -166,7 +166,7 @@ export class JobsPage {
   }
 
   _drawRow(index, job) {
-    const place = { class: "place", role: "listitem", "aria-setsize": this.total, "aria-posinset": index + 1, style: { top: `${index * this.rowHeight}px` } };
+    const place = { class: "place", "data-key": `place-${index}`, role: "listitem", "aria-setsize": this.total, "aria-posinset": index + 1, style: { top: `${index * this.rowHeight}px` } };
     if (!job) return h("div", place, h("div", { class: "row loading" }, "…"));
     const passed = Math.max(0, this.app.now() - this.fetchedAt);
     const since = job.since ? this.app.now() - job.since : null;

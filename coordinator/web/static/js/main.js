@@ -11,6 +11,7 @@ import { helpDialog, icon } from "./parts.js";
 import { clock, day } from "./words.js";
 
 const REFRESH_MS = 400; // at most so often, however much changes
+const RESTS = 2; // for so many times as long as a refresh took: where they are slow, they are fewer
 
 const main = document.getElementById("main");
 const status = document.getElementById("live");
@@ -53,7 +54,7 @@ const onLive = (heard) => (event, data) => {
 
 let running = false;
 let again = false;
-let last = 0;
+let next = 0; // not before
 let waits = null;
 
 function refresh({ soon = false } = {}) {
@@ -65,17 +66,18 @@ function refresh({ soon = false } = {}) {
     if (!soon) return;
     clearTimeout(waits);
   }
-  const pause = soon ? 0 : Math.max(0, last + REFRESH_MS - performance.now());
+  const pause = soon ? 0 : Math.max(0, next - performance.now());
   waits = setTimeout(async () => {
     waits = null;
     running = true;
-    last = performance.now();
+    const began = performance.now();
     try {
       await app.page?.load();
     } catch (error) {
       if (error.name !== "AbortError") app.page?.failed?.(error);
     } finally {
       running = false;
+      next = Math.max(began + REFRESH_MS, performance.now() + RESTS * (performance.now() - began));
       if (again) {
         again = false;
         refresh();

@@ -34,7 +34,7 @@ export function figure(name, value, under = "") {
 
 export function card(title, width, ...content) {
   const id = `card-${title.toLowerCase().replace(/\W+/g, "-")}`;
-  return h("section", { class: `card ${width}`, "aria-labelledby": id }, h("h2", { id }, title), ...content);
+  return h("section", { class: `card ${width}`, "aria-labelledby": id, "data-key": id }, h("h2", { id }, title), ...content);
 }
 
 /** Shares of a whole as one bar, with the words for those who do not see it. */
