@@ -121,9 +121,9 @@ def run(seeds: list[int], jobs: int, as_json: bool) -> int:
     return 1 if violations else 0
 
 
-def seen_at(plant: Plant, seeds: int = SEEDS_PER_MUTANT) -> tuple[int, str] | None:
+def seen_at(plant: Plant, first: int = 1) -> tuple[int, str] | None:
     """The first seed under which a planted fault shows, and how."""
-    for seed in range(1, seeds + 1):
+    for seed in range(first, first + SEEDS_PER_MUTANT):
         with ExitStack() as stack:
             plant(stack)
             if violation := tell(seed).violation:
@@ -131,12 +131,12 @@ def seen_at(plant: Plant, seeds: int = SEEDS_PER_MUTANT) -> tuple[int, str] | No
     return None
 
 
-def hunt(as_json: bool, only: str) -> int:
+def hunt(first: int, as_json: bool, only: str) -> int:
     survived = []
     for what, plant in MUTANTS.items():
         if only not in what:
             continue
-        seen = seen_at(plant)
+        seen = seen_at(plant, first)
         if seen is None:
             survived.append(what)
         where, how = (f"seed {seen[0]:>3}", seen[1][:90]) if seen else ("SURVIVED", "")
@@ -160,7 +160,7 @@ def main() -> int:
     options.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     arguments = options.parse_args()
     if arguments.mutants:
-        return hunt(arguments.json, arguments.only)
+        return hunt(arguments.first, arguments.json, arguments.only)
     if arguments.seed is not None and arguments.shrink:
         print_shortest(arguments.seed, trace=arguments.trace)
         return 1
