@@ -21,6 +21,7 @@ from bench.fleet import SPARK, Fleet, Look
 from bench.harness import progress
 from events.cluster import Cluster
 from events.records import Checkpoint
+from workers.spark.session import LOCAL_TUNING
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -74,7 +75,9 @@ def plain_spark(directory: Path, jars: Sequence[str] = ()) -> Iterator[SparkSess
     quiet = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR",
              "spark.driver.host": "127.0.0.1", "spark.sql.warehouse.dir": str(directory / "warehouse"),
              "spark.sql.session.timeZone": "UTC",
-             # As Detent writes them: as INT96, Spark's default, they take longer.
+             # As Detent has them: without the first, its speed is a matter of luck (docs/dataplane.md); as INT96,
+             # Spark's default, timestamps take longer.
+             "spark.driver.defaultJavaOptions": LOCAL_TUNING["spark.driver.defaultJavaOptions"],
              "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}  # fmt: skip
     for name, value in quiet.items():
         builder = builder.config(name, value)

@@ -33,8 +33,8 @@ from events.jars import fetch_jars
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SMALL_QUERIES, SMALL_ROWS = 200, 1000
-WARMUPS = 2  # of whole runs, after those
+SMALL_QUERIES, SMALL_ROWS = 300, 1000
+WARMUPS = 4  # of whole runs, after those
 CONNECTOR_JARS = Path(__file__).with_name("connector.jars.sha256")
 SCHEMA = "id LONG, customer LONG, amount DOUBLE, at TIMESTAMP, text STRING"
 QUERY = (

@@ -56,6 +56,8 @@ TUNING: Mapping[str, str] = {
 LOCAL_TUNING: Mapping[str, str] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    # Parquet's buffers are of some MB: in smaller regions they have G1 mark the heap all the time.
+    "spark.driver.defaultJavaOptions": "-XX:G1HeapRegionSize=16m",
 }
 
 
