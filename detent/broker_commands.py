@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import signal
 import threading
-import time
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +18,7 @@ from rich.console import Console
 from detent.options import Changes, ConfigFile, StateDir, settings_for
 from detent.settings_sources import flag
 from events.broker_launch import BrokerFailed, log_tail
-from events.broker_state import BrokerStatus, broker_directory, is_used
+from events.broker_state import BrokerStatus, broker_directory, is_guarded, is_used, wait_for
 from events.embedded import DEFAULT_HEAP, STOP_LIMIT_S, EmbeddedBroker, answers, status, stop
 from events.embedded_guard import ASKED_TO_STOP
 
@@ -135,13 +134,12 @@ def _explain_end(directory: Path) -> None:
 
 
 def _await_end(state_dir: Path) -> None:
-    deadline = time.monotonic() + STOP_LIMIT_S
-    while status(state_dir) is not None and time.monotonic() < deadline:
-        if is_used(broker_directory(state_dir)):
-            _say("Left the broker to the other processes that use it; it ends with the last of them.")
-            return
-        time.sleep(0.05)
-    _say("The broker has stopped. Its data is kept.")
+    directory = broker_directory(state_dir)
+    wait_for(lambda: is_used(directory) or not is_guarded(directory), STOP_LIMIT_S, directory, "the end of the broker")
+    if is_guarded(directory):
+        _say("Left the broker to the other processes that use it; it ends with the last of them.")
+    else:
+        _say("The broker has stopped. Its data is kept.")
 
 
 def _say(text: str) -> None:

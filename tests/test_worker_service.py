@@ -29,7 +29,7 @@ from workers import happenings as h
 from workers import orders
 from workers import store as stores
 from workers.ledger import Phase, TaskKey
-from workers.sender import Sender
+from workers.sender import REPORTS, Sender
 from workers.store import LedgerDamaged, LedgerForeign
 
 pytestmark = pytest.mark.broker
@@ -226,19 +226,24 @@ def test_O2_kept_reports_are_on_the_log_before_a_new_process_is_heard(
         script.said(r.TaskRunning)
         puppet.says[who()](h.Crashed(who(), "boom", lasting=True))
         script.said(r.TaskFailed)
-    unanswered: list[int] = []
-    beat = Sender.heartbeat
+    happened: list[str] = []
+    beat, delivered = Sender.heartbeat, Sender._delivered
 
-    def noting(sender: Sender, *given: Any, **options: Any) -> None:
-        unanswered.append(len(sender._producer))
+    def noting_beats(sender: Sender, *given: Any, **options: Any) -> None:
+        happened.append("a heartbeat is sent")
         beat(sender, *given, **options)
 
-    monkeypatch.setattr(Sender, "heartbeat", noting)
+    def noting_answers(sender: Sender, by: int, topic: str, sent_ms: int, error: Any, message: Any) -> None:
+        happened.append(f"sent to {topic}: {error or 'taken'}")
+        delivered(sender, by, topic, sent_ms, error, message)
+
+    monkeypatch.setattr(Sender, "heartbeat", noting_beats)
+    monkeypatch.setattr(Sender, "_delivered", noting_answers)
     told = len([report for report in script.listen() if isinstance(report.happening, r.TaskFailed)])
     with inside(cluster, tmp_path, puppet, instance="i2"):
         script.heard(lambda it: it.instance == "i2")
         assert script.said(r.TaskFailed, count=told + 1).lasting
-    assert unanswered[0] == 0
+    assert happened[0] == f"sent to {REPORTS}: taken"
 
 
 def test_an_order_that_was_followed_and_withdrawn_is_not_followed_again_after_a_restart(
