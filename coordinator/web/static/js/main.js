@@ -77,7 +77,8 @@ function refresh({ soon = false } = {}) {
       if (error.name !== "AbortError") app.page?.failed?.(error);
     } finally {
       running = false;
-      next = Math.max(began + REFRESH_MS, performance.now() + RESTS * (performance.now() - began));
+      const ended = performance.now();
+      next = Math.max(began + REFRESH_MS, ended + RESTS * (ended - began));
       if (again) {
         again = false;
         refresh();
