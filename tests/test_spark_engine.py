@@ -123,6 +123,31 @@ def test_a_stopped_attempt_leaves_neither_thread_nor_job_nor_pieces(engine: Spar
     until(lambda: not list((tmp_path / "out").glob(".staging/*/0-*")), "its pieces to go")
 
 
+def test_a_stopped_attempt_is_interrupted_until_it_ends(engine: SparkEngine, tmp_path: Path) -> None:
+    """The first sleep of a row swallows an interrupt, as Hadoop does while it makes a directory; the second doesn't."""
+    sleep = "'java.lang.Thread', 'sleep', 3600000L"
+    column = f"concat(coalesce(try_reflect({sleep}), ''), java_method({sleep}))"
+    deaf = hand(engine, job([source(rows=-1, columns={"x": column})], [sink(tmp_path / "out")]))
+    who = deaf.who()
+    deaf.start(who)
+    deaf.heard.next(who, h.Started)
+    loop = engine._loops[who]
+    session = until(lambda: loop.session, "a session")
+    threads = session.sparkContext._jvm.java.lang.Thread
+
+    def asleep(task: int) -> bool:
+        its = (each for each in threads.getAllStackTraces() if each.getName().endswith(f"(TID {task})"))
+        return any(str(each.getState()) == "TIMED_WAITING" for each in its)
+
+    def tasks() -> list[int]:
+        return engine._spark.running_tasks(session, loop.group)
+
+    until(lambda: tasks() and all(asleep(each) for each in tasks()), "all its tasks to sleep")
+    assert isinstance(deaf.stop(who), h.Stopped)
+    assert not tasks()
+    assert not list((tmp_path / "out").glob(".staging/*/0-*"))
+
+
 def test_counters_go_on_after_a_restart(engine: SparkEngine, tmp_path: Path) -> None:
     counted = hand(engine, job([source(rows=1000)], [sink(tmp_path / "out")]))
     staged = counted.run(counted.who())

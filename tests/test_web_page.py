@@ -164,6 +164,27 @@ def test_what_is_pressed_or_selected_outlives_a_redraw(browser: Browser, web: We
     web.send("held", {"type": "cancel"})
 
 
+def test_an_opened_story_stays_open_when_the_job_gets_well(browser: Browser, web: Web, scene: Scene) -> None:
+    submit(web, scene, "convalescent")
+    seen = {"health": "UNHEALTHY"}
+
+    def altered(route: Route) -> None:
+        answer = route.fetch()
+        found = answer.json()
+        found["job"] |= seen
+        route.fulfill(response=answer, json=found)
+
+    with a_page(browser, web.base) as page:
+        page.route("**/api/v1/jobs/convalescent", altered)
+        page.goto("/#/jobs/convalescent")
+        page.get_by_text("The whole story").click()
+        for health, title in (("HEALTHY", "In words"), ("UNHEALTHY", "What went wrong")):
+            seen["health"] = health
+            expect(page.get_by_role("region", name=title).locator("details")).to_have_attribute("open", "")
+        page.unroute_all(behavior="ignoreErrors")
+    web.send("convalescent", {"type": "cancel"})
+
+
 def test_a_savepoint_and_a_restart(browser: Browser, web: Web, scene: Scene) -> None:
     submit(web, scene, "kept")
     with a_page(browser, web.base) as page:

@@ -38,6 +38,7 @@ PROGRESS_S = 0.25
 SPARK_PATIENCE_S = 120.0
 LOSS_S = 2.0
 CANCEL_PATIENCE_S = 5.0
+INTERRUPT_S = 0.5
 PARTITIONS = "spark.sql.files.minPartitionNum"
 
 
@@ -268,12 +269,21 @@ class Loop(threading.Thread):
         self._pieces.clear()
 
     def _wait_for_tasks(self) -> None:
-        """What it staged is not removed under the hands of Spark's tasks: they would make it anew."""
-        by = time.monotonic() + CANCEL_PATIENCE_S
-        while self.session is not None and self._lost is None and self._spark.active_tasks(self.session, self.group):
-            if time.monotonic() > by:
+        """What it staged is not removed under the hands of Spark's tasks: they would make it anew. They are interrupted
+        again and again: what they are in may swallow it (Hadoop does, while it makes a directory), and they would go on
+        to the end of their slice."""
+        began = time.monotonic()
+        again = began + INTERRUPT_S
+        while (session := self.session) is not None and self._lost is None:
+            tasks, now = self._spark.running_tasks(session, self.group), time.monotonic()
+            if not tasks:
+                return
+            if now > began + CANCEL_PATIENCE_S:
                 self._log.warning("Spark's tasks still run %.0f s after they were cancelled", CANCEL_PATIENCE_S)
                 return
+            if now > again:
+                again = now + INTERRUPT_S
+                self._spark.interrupt(session, tasks)
             with self._told:
                 self._told.wait_for(lambda: self._lost is not None, IDLE_S)
 

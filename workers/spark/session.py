@@ -34,6 +34,7 @@ LOOK_S = 0.2
 STEADY_S = 60.0  # a session that has lived so long is no proof of a lasting fault when it dies
 LOG_FILE = "spark.log"
 POOL = "spark.scheduler.pool"
+JOB_GROUP = "spark.jobGroup.id"
 PYTHON = "spark.pyspark.python"
 
 # What a driver of many small jobs needs; `worker.spark.conf` overrides each. Reasons and figures: docs/dataplane.md.
@@ -187,12 +188,20 @@ class Spark:
         context: Any = session.sparkContext
         context._jsc.sc().cancelJobGroupAndFutureJobs(group)
 
-    def active_tasks(self, session: SparkSession, group: str) -> int:
-        """How many of the group's tasks run, those of cancelled jobs too: it takes them a moment to see that they are
-        to end, and they write until then. Spark Connect does not tell."""
+    def running_tasks(self, session: SparkSession, group: str) -> list[int]:
+        """The group's tasks that run, those of cancelled jobs too: it takes them a moment to see that they are to end,
+        and they write until then. The scheduler itself is asked: what Spark shows to people comes later, and a task
+        that has just begun is not in it. Spark Connect does not tell."""
         if self._settings.is_connect:
-            return 0
-        return sum(stage.numActiveTasks() for stage in _stages(session, group, "RUNNING", "FAILED", "UNKNOWN"))
+            return []
+        context: Any = session.sparkContext
+        tasks = context._jsc.sc().taskScheduler().taskIdToTaskSetManager().entrySet()
+        return [each.getKey() for each in tasks if each.getValue().taskSet().properties().get(JOB_GROUP) == group]
+
+    def interrupt(self, session: SparkSession, tasks: list[int]) -> None:
+        context: Any = session.sparkContext
+        for task in tasks:
+            context._jsc.sc().killTaskAttempt(task, True, "its attempt has ended")
 
     def pulse(self, session: SparkSession, group: str) -> tuple[object, ...]:
         """What changes as long as Spark gets on with the group's jobs; empty when nothing runs or nothing is told."""
@@ -201,7 +210,7 @@ class Spark:
         context: Any = session.sparkContext
         store = context._jsc.sc().statusStore()
         found: list[object] = []
-        for stage in _stages(session, group, "RUNNING"):
+        for stage in _running_stages(session, group):
             about = store.lastStageAttempt(stage.stageId())
             moved = (about.inputRecords(), about.outputRecords(), about.shuffleReadBytes(), about.outputBytes())
             found.append((stage.stageId(), about.attemptId(), about.numCompleteTasks(), *moved))
@@ -300,13 +309,13 @@ def _has_stopped(session: SparkSession) -> bool:
         return False
 
 
-def _stages(session: SparkSession, group: str, *status: str) -> Iterator[Any]:
-    """What Spark knows of the stages that have begun, of the group's jobs with such a status."""
+def _running_stages(session: SparkSession, group: str) -> Iterator[Any]:
+    """What Spark knows of the stages that have begun, of the group's jobs that run."""
     context: Any = session.sparkContext
     tracker = context._jsc.sc().statusTracker()
     for number in tracker.getJobIdsForGroup(group):
         job = tracker.getJobInfo(number)
-        if job.isEmpty() or str(job.get().status()) not in status:
+        if job.isEmpty() or str(job.get().status()) != "RUNNING":
             continue
         for each in job.get().stageIds():
             if not (stage := tracker.getStageInfo(each)).isEmpty():

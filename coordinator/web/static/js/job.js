@@ -207,6 +207,7 @@ export class JobPage {
         h("ol", { class: "story", tabindex: 0 }, story.map(happened)),
         ignored.length > 0 && h("p", { class: "note" }, `Late or ignored: ${ignored.map((one) => one.text).join(" ")}`),
         notes.map((one) => h("p", { class: "note" }, one))));
+    shown.dataset.key = "why"; // whichever title it has: an opened story stays open when the job gets well
     if (bad) shown.classList.add("trouble");
     return shown;
   }
