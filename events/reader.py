@@ -87,9 +87,10 @@ class PartitionReader:
         try:
             return self._consumer.get_watermark_offsets(self._assigned, timeout=3)
         except KafkaException as error:
-            if error.args[0].code() in UNKNOWN:  # all that the client says of a topic that it may not see
-                self.check()
-            raise
+            if error.args[0].code() not in UNKNOWN:
+                raise
+            self.check()  # the client says no more of a topic that it may not see
+            raise TimeoutError(f"the client does not know who has {self.topic}/{self.partition} yet") from error
 
     def check(self, timeout_s: float = 3.0) -> None:
         """Raise UnreadablePartition when the partition is gone, AccessRefused when we may not read it: the client says

@@ -178,7 +178,7 @@ def test_R1_K_the_leader_dies_when_some_tasks_of_a_pipeline_are_ready_and_some_a
 
 def test_R2_K_the_leader_dies_when_all_tasks_are_ready(where: tuple[str, Path]) -> None:
     """At three moments: the final checkpoint is not triggered, is pending, is completed and not committed."""
-    with a_scene(*where, workers=2) as scene:
+    with a_scene(*where, workers=2, worker__slots=1) as scene:  # a task on each
         not_triggered(scene)
         pending(scene)
         not_committed(scene)

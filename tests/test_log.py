@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from events.cluster import Cluster
 from events.codec import Codec, SchemaBook
@@ -291,6 +292,37 @@ def test_whoever_only_asks_for_the_end_fetches_nothing(cluster: Cluster) -> None
         reader.pause()
         reader.poll(0)
         assert reader._consumer.assignment() == []
+
+
+def test_a_client_that_does_not_know_the_partition_yet_is_asked_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is there, as the broker says; a slow one has not told who leads it. That is no reason to give up."""
+    monkeypatch.setattr("events.topics.LATE_S", 0.0)
+    with PartitionReader(cluster, "events", 0) as reader:
+        forgetful = Forgetful(reader._consumer, times=3)
+        monkeypatch.setattr(reader, "_consumer", forgetful)
+        assert reader.start_and_end() == (0, 0)
+        assert forgetful.times == 0
+        forgetful.times = 1000
+        with pytest.raises(BrokerUnreachable):
+            reader.start_and_end(patience_s=0.5)
+
+
+class Forgetful:
+    """A consumer that does not know its partition for some times."""
+
+    def __init__(self, consumer: Consumer, times: int) -> None:
+        self._consumer, self.times = consumer, times
+
+    def get_watermark_offsets(self, *asked: Any, **how: Any) -> tuple[int, int]:
+        if self.times:
+            self.times -= 1
+            raise KafkaException(KafkaError(KafkaError._UNKNOWN_PARTITION))
+        return self._consumer.get_watermark_offsets(*asked, **how)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._consumer, name)
 
 
 def test_a_topic_deleted_under_a_reader_is_an_error(cluster: Cluster) -> None:

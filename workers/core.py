@@ -43,9 +43,10 @@ def decide(ledger: Ledger, it: h.Input, now_ms: int, settings: Settings) -> Outc
     if isinstance(it, h.Tick):
         return _tick(ledger, now_ms, settings)
     if isinstance(it, h.Reached):
-        lapsed = now_ms - ledger.reached_at > settings.lease_ms
+        # A silence ends one lease, however many late answers come after it: the next begins when it would last.
         at = max(ledger.reached_at, it.sent_at or now_ms)
-        return Outcome(changes=(SetReached(at, ledger.lease + lapsed),))
+        was_over, is_over = (now_ms - reached > settings.lease_ms for reached in (ledger.reached_at, at))
+        return Outcome(changes=(SetReached(at, ledger.lease + (was_over and not is_over)),))
     if isinstance(it, records.Order):
         return _follow(ledger, it, now_ms, settings)
     if isinstance(it, h.Withdrawn):
