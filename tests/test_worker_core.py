@@ -276,6 +276,7 @@ def test_B7_a_late_answer_does_not_mend_a_lease_and_counts_from_when_it_was_aske
     bench.give(h.Reached(sent_at=1100))  # sent in time, and delivered too late
     assert (bench.ledger.reached_at, bench.ledger.lease) == (1100, 1)  # the next has not begun
     assert not may_publish(bench.ledger, 1, bench.now, bench.settings)
+    assert not may_publish(bench.ledger, 2, bench.now, bench.settings)
     assert bench.give(h.Tick()).effects == (
         h.StopTask(who(), f"lease lost: Kafka was not reached for {bench.now - 1100} ms"),
     )
