@@ -157,6 +157,8 @@ def compare(
     for who, bound in (("plain", 0.9), ("streaming", 1.0), ("connector", 1.0)):
         if who in seconds:
             value = harness.ratio(seconds, who, "detent")
+            each = harness.ratios(seconds, who, "detent")
+            result.figures[f"{name}: detent / {who}, each turn"] = " ".join(f"{one:.2f}" for one in each)
             result.bars.append(harness.Bar(f"{name}: detent / {who}", value, ">=", bound))
 
 

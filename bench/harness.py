@@ -72,7 +72,11 @@ def medians(measured: Mapping[str, list[float]]) -> dict[str, float]:
 def ratio(measured: Mapping[str, list[float]], one: str, other: str) -> float:
     """The median of the ratios of neighbouring measurements: steadier than the ratio of medians where the machine's
     speed drifts."""
-    return statistics.median(a / b for a, b in zip(measured[one], measured[other], strict=True))
+    return statistics.median(ratios(measured, one, other))
+
+
+def ratios(measured: Mapping[str, list[float]], one: str, other: str) -> list[float]:
+    return [a / b for a, b in zip(measured[one], measured[other], strict=True)]
 
 
 def progress(text: str) -> None:

@@ -173,9 +173,11 @@ QUICK = h.Settings(
 class Inside:
     """A worker in a thread of the test."""
 
-    def __init__(self, cluster: Cluster, directory: Path, puppet: Puppet, **changes: Any) -> None:
+    def __init__(
+        self, cluster: Cluster, directory: Path, puppet: Puppet, *, heartbeat_ms: int = 100, **changes: Any
+    ) -> None:
         core = msgspec.structs.replace(QUICK, **changes)
-        self.service = Service(cluster, ServiceSettings(core, directory, puppet, heartbeat_ms=100))
+        self.service = Service(cluster, ServiceSettings(core, directory, puppet, heartbeat_ms=heartbeat_ms))
         self.code: int | None = None
         self.error: Exception | None = None
         self.thread = threading.Thread(target=self._run, name="worker", daemon=True)

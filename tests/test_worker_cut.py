@@ -111,6 +111,15 @@ def test_B7_a_worker_that_is_cut_off_stops_its_tasks_within_its_lease(
         script.said(r.TaskRunning, who(2))
 
 
+def test_B7_a_new_lease_is_told_at_once(cluster: Cluster, script: Script, tmp_path: Path) -> None:
+    """Orders to publish name the lease that the leader has heard of: until it hears of the new one, they are stale."""
+    with inside(cluster, tmp_path, Puppet(), lease_ms=LEASE_MS, heartbeat_ms=600_000) as worker:
+        until(lambda: worker.service.metrics.silent._value.get() > LEASE_MS / 1000, "the lease to be over")
+        lease = worker.service.decider.ledger.lease
+        script.order(DEPLOY)  # its answer is what Kafka hears next
+        script.heard(lambda beat: beat.lease > lease)
+
+
 def test_B7_a_short_cut_stops_nothing(cluster: Cluster, script: Script, proxy: Proxy, tmp_path: Path) -> None:
     puppet = Puppet()
     with inside(cluster, tmp_path, puppet, lease_ms=20_000) as worker:

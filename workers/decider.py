@@ -70,13 +70,15 @@ class Decider:
             self.send(report)
         return outcome
 
-    def answered(self, sent_ms: int) -> None:
-        """Kafka has what was sent to it at that time."""
+    def answered(self, sent_ms: int) -> bool:
+        """Kafka has what was sent to it at that time. Whether a new lease begins with that."""
+        lease = self.ledger.lease
         if sent_ms > self.ledger.reached_at:
-            lease = self.ledger.lease
             self.give(h.Reached(sent_ms))
-            if self.ledger.lease != lease:
-                self.metrics.lease_losses.inc()
+        if self.ledger.lease == lease:
+            return False
+        self.metrics.lease_losses.inc()
+        return True
 
     def pass_over(self, position: int) -> None:
         """Orders up to there were not for this worker."""

@@ -238,7 +238,8 @@ class Service:
         now = self._round_at = time.monotonic()
         if now >= self._tick_at:
             self._tick_at = now + self._tick_ms / 1000
-            self.decider.answered(self._inbox.answered_ms)
+            if self.decider.answered(self._inbox.answered_ms):
+                self._beat_at = now  # orders to publish name the lease: told at once, or the next ones are stale
             self.decider.give(h.Tick())
             self.decider.measure()
             self._silence.look(self._clock.now_ms() - self.decider.ledger.reached_at)

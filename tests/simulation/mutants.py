@@ -197,6 +197,11 @@ def _(stack: ExitStack) -> None:
     put(stack, workers, "may_publish", lambda *a: True)
 
 
+@mutant("B: a lease that was lost goes on as soon as Kafka answers again")
+def _(stack: ExitStack) -> None:
+    old = put(stack, worker_core, "SetReached", lambda at, lease: old(at, 1))
+
+
 @mutant("D: a deploy of what runs fails because it already exists")
 def _(stack: ExitStack) -> None:
     def exists(held: Any, order: Any, now: int, settings: Any) -> Any:

@@ -36,6 +36,7 @@ class Worker:
         self.publishing: list[tuple[int, h.Publish]] = []
         self.removing: list[h.RemoveStaging] = []
         self.beaten = -HEARTBEAT_MS
+        self.asked = 0  # when the beat was sent that is not answered yet
         self.settings = self.world.worker_settings(self.name, f"{self.name}-{self.instances}")
         self.give(h.Restarted())
 
@@ -89,12 +90,15 @@ class Worker:
     def step(self) -> None:
         world = self.world
         orders, beats = self.position < self.orders.stable, world.now - self.beaten >= HEARTBEAT_MS
-        if (orders or beats) and not world.is_cut(self):
+        if (orders or beats or self.asked) and not world.is_cut(self):
+            if self.asked:  # answered by now; whoever slept or was cut off hears it late
+                lease, asked, self.asked = self.ledger.lease, self.asked, 0
+                self.give(h.Reached(asked))
+                beats = beats or self.ledger.lease != lease
             if orders:
                 self.follow_orders()
             if beats:
-                self.beaten = world.now
-                self.give(h.Reached())
+                self.beaten, self.asked = world.now, self.now
                 world.broker.append("workers", self.name, heartbeat(self.ledger, self.now, self.settings))
         if world.steps % 4 == 0:
             self.give(h.Tick())

@@ -28,9 +28,9 @@ from events.records import (
     Summary,
     TakeSavepoint,
 )
-from tests.simulation.broker import COMMITTED, Broker, NoAnswer, Rotten
+from tests.simulation.broker import COMMITTED, Broker, NoAnswer, Rotten, Stored
 from tests.simulation.checker import Checker, Violation
-from tests.simulation.coordinators import Coordinator
+from tests.simulation.coordinators import Coordinator, header_of
 from tests.simulation.data import Data, is_endless
 from tests.simulation.workers import Worker
 from workers.happenings import Publish, Settings
@@ -76,7 +76,7 @@ class World:
         rng = self.rng
         self.die_at = {rng.randint(1, 3000) for _ in range(rng.randint(0, 8))}
         self.lost_at = {rng.randint(1, 150) for _ in range(rng.randint(0, 5))}
-        self.rots_at = BEGIN_MS + rng.randint(2000, FAULTS_FOR_MS) if rng.random() < 0.3 else 0
+        self.rots_at = BEGIN_MS + rng.randint(2000, FAULTS_FOR_MS) if rng.random() < 0.45 else 0
         self.leaky = rng.random() < 0.3
         self.replay_at = rng.randint(100, 640)
         self.most_skew = rng.choice([0, 0, 2000]) if faults else 0
@@ -236,11 +236,15 @@ class World:
 
     def rot(self) -> None:
         """One record of a job, of those that count, can't be read any more."""
-        newest = {r.key: r for r in self.broker.partition("events").stored if r.status == COMMITTED}
+        newest: dict[str, Stored] = {}
+        epoch = 0
+        for record in self.broker.partition("events").stored:
+            if record.status == COMMITTED and (of := header_of(record.value).epoch) >= epoch:  # else it is void
+                newest[record.key], epoch = record, of
         jobs = [r for r in newest.values() if isinstance(r.value, Event) and r.value.job and r.value.incarnation]
         if jobs and self.strike("a record rots"):
             kinds = sorted({entity_of(r.key).kind for r in jobs})
-            kind = "task" if "task" in kinds and self.rng.random() < 0.5 else self.rng.choice(kinds)
+            kind = "task" if "task" in kinds and self.rng.random() < 0.7 else self.rng.choice(kinds)
             of_kind = [r for r in jobs if entity_of(r.key).kind == kind]
             running = [r for r in of_kind if kind == "task" and r.value.to in ACTIVE_TASK]  # which is worse
             record = self.rng.choice(running or of_kind)
@@ -252,7 +256,7 @@ class World:
                 self.checker.forgotten |= set(record.value.state.commands)
             record.value = Rotten(record.value)
             leader = next((c for c in self.coordinators if c.alive and c.leading), None)
-            if leader is not None and self.rng.random() < 0.6 and self.strike("the leader dies on it"):
+            if leader is not None and self.rng.random() < 0.8 and self.strike("the leader dies on it"):
                 self.kill(leader)  # only who reads the log again stumbles over it
 
     def kill(self, process: Process) -> None:
