@@ -179,6 +179,15 @@ class Scene:
     def until_job(self, job: str, *states: str) -> None:
         self.look.until_job(job, *states)
 
+    def until_runs(self, task: str, attempt: int) -> None:
+        """This attempt, which exists before it is placed, is at work."""
+
+        def runs() -> bool:
+            known = self.look.known.get(f"task/{task}")
+            return known is not None and (known.attempt, known.to) == (attempt, "RUNNING")
+
+        self.until(runs, f"attempt {attempt} of {task} to run")
+
     def until_gone(self, job: str) -> None:
         """Cleaned up: nothing is left of it but its summary."""
 

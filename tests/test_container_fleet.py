@@ -85,7 +85,7 @@ def test_a_fleet_lives_with_the_rights_of_its_roles(secured: Brokers, tmp_path: 
         goes_on(scene)
         scene.workers["w0"].kill()
         scene.worker("w0", **worker)
-        scene.until(lambda: scene.event("task/a/0/0").attempt == 2, "the next attempt")
+        scene.until_runs("a/0/0", attempt=2)
         goes_on(scene)
         scene.send("a", Stop())
         scene.until_gone("a")

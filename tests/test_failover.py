@@ -151,7 +151,7 @@ def test_D9_K_a_worker_that_was_killed_tells_at_once_what_it_lost(where: tuple[s
         scene.look.follow()
         assert scene.look.state("task/a/0/0") == "RUNNING"
         scene.worker("w0")
-        scene.until(lambda: scene.event("task/a/0/0").attempt == 2, "the next attempt")
+        scene.until_runs("a/0/0", attempt=2)
         scene.until_committed("a", committed + 2)
         scene.send("a", Stop())
         scene.until_job("a", "FINISHED")
@@ -391,7 +391,7 @@ def test_B2_K_whatever_failed_before_a_job_goes_on_from_its_newest_committed_che
         committed = a_checkpoint(scene.look.known, "a")[1].id
         assert committed >= 3
         scene.worker("w0")
-        scene.until(lambda: scene.event("task/a/0/0").attempt == 2, "the next attempt")
+        scene.until_runs("a/0/0", attempt=2)
         scene.until_committed("a", committed + 1)
         scene.send("a", Cancel())
         scene.until_job("a", "CANCELED")

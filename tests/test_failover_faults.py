@@ -284,8 +284,8 @@ def test_a_full_disk_under_the_mirror_costs_the_mirror_and_nothing_else(where: t
         scene.ready()
         scene.led()
         endless(scene)
-        for number in range(6):  # each waits for a worker that has these labels
-            scene.submit(f"large-{number}", numbers("in", 1), labels={"wanted": "x" * 500_000})
+        for number in range(6):  # each waits for a worker that has these labels, which can't be compressed
+            scene.submit(f"large-{number}", numbers("in", 1), labels={"wanted": os.urandom(250_000).hex()})
         until(lambda: "can't be written and is behind" in full.said(), "the disk to be full")
         goes_on(scene)
         scene.coordinator("c1")
