@@ -40,7 +40,6 @@ class Timer(NamedTuple):
 class Sweep(NamedTuple):
     """Now and then: judge the workers, and take every step of these jobs that was not taken."""
 
-    lease_ms: int
     jobs: tuple[str, ...]
 
 
@@ -60,9 +59,11 @@ def note_heartbeat(state: State, heartbeat: Heartbeat, now: int) -> None:
         state.heard[heartbeat.worker] = Heard(heartbeat, now)
 
 
-def note_silence(state: State, now: int, lease_ms: int) -> None:
+def note_silence(state: State, now: int) -> None:
     """Soft state: a silent worker that nothing is wanted of is forgotten. On one that has tasks, `Sweep` judges."""
-    for worker in [w for w, heard in state.heard.items() if now - heard.at > lease_ms and w not in state.tasks_on]:
+    for worker in [
+        w for w, heard in state.heard.items() if now - heard.at > state.lease_ms and w not in state.tasks_on
+    ]:
         del state.heard[worker]
 
 
@@ -92,7 +93,7 @@ def drafted(state: State, given: Input, now: int, cause: Cause) -> Draft:
             refuse(draft, given.command, given.reason)
         else:
             jobs = [name for name in given.jobs if name in state.jobs]
-            judge_workers(draft, given.lease_ms, jobs)
+            judge_workers(draft, jobs)
             settle(draft, jobs)
         settle(draft)
     except BaseException:

@@ -94,9 +94,10 @@ def end_job(draft: Draft, name: str, transition: str, *, reason: str | None = No
 def promise_cleanup(draft: Draft, name: str) -> None:
     """What an ended job must have: its cleanup due, and its summary."""
     job = draft.state.jobs[name]
-    event, _ = job_of(job)
-    due_at = draft.now + job.plan.env.cleanup_delay_ms
+    event, known = job_of(job)
     if job.cleanup is None:
+        delay_ms = job.plan.env.cleanup_delay_ms
+        due_at = draft.now + (max(delay_ms, draft.state.lease_ms + 1) if known.quarantined else delay_ms)
         cleanup = Cleanup(owner=event.incarnation, ended=event.to)
         draft.emit(named("cleanup", name, event.incarnation), "promised", cleanup, incarnation=event.incarnation,
                    due_at=due_at)  # fmt: skip
@@ -137,16 +138,35 @@ def begin_cleanup(draft: Draft, event: Event) -> None:
     """Due: have a worker remove what is left in staging. Asked again until it is reported."""
     known, name = cleanup_of(event), event.job
     body = specification_of(draft.state, name, known.owner)
-    worker = remover(draft.state, plan(body).env.labels if body else {}, known.tries)
+    until, reason = astray(draft.state, name, known.owner, draft.now)
+    worker = None if until else remover(draft.state, plan(body).env.labels if body else {}, known.tries)
     held = known.held_by if worker is None or worker in known.held_by else (*known.held_by, worker)
-    reason = known.reason if worker else "no worker is there to remove what is staged"
+    if not until:
+        reason = known.reason if worker else "no worker is there to remove what is staged"
+        until = draft.now + min(AGAIN_MS << min(known.tries, 20), AGAIN_AT_MOST_MS)
     moved = replace(known, tries=known.tries + 1, held_by=held, reason=reason)
-    wait = min(AGAIN_MS << min(known.tries, 20), AGAIN_AT_MOST_MS)
     transition = "begun" if event.to == "PROMISED" else "repeated"
     entity = named("cleanup", name, known.owner)
-    draft.emit(entity, transition, moved, incarnation=event.incarnation, due_at=draft.now + wait)
+    draft.emit(entity, transition, moved, incarnation=event.incarnation, due_at=until)
     if worker is not None:
         draft.order(event, STAGING, STAGING, worker, RemoveStaging(specification=body))
+
+
+def astray(state: State, name: str, incarnation: int, now: int) -> tuple[int, str]:
+    """Of a quarantined job nobody may know who ran it, so nobody could be told to stop: until when, and why, its
+    staging must not be removed yet. Workers that are heard are told (`stop_strays`); whoever is not heard has stopped
+    by itself when its lease was over. What they stage until then would be left for good."""
+    job = state.jobs[name]
+    known = job_of(job)[1] if job.event is not None and job.event.incarnation == incarnation else None
+    if known is None or not known.quarantined:
+        return 0, ""
+    all_heard_at = max(state.led_since, known.ended_at) + state.lease_ms
+    if now <= all_heard_at:
+        return all_heard_at + 1, "some worker may still run it, and has until then to say so or to stop by itself"
+    for worker, heard in state.heard.items():
+        if any((task.job, task.incarnation) == (name, incarnation) for task in heard.heartbeat.tasks):
+            return now + AGAIN_MS, f"an attempt of it still runs on {worker}"
+    return 0, ""
 
 
 def remover(state: State, labels: dict[str, str], tries: int) -> str | None:

@@ -93,7 +93,7 @@ def find_lost(draft: Draft, said: Heartbeat) -> None:
             fail_task(draft, task, f"worker {said.worker} was started anew and does not have it", stop=True)
 
 
-def judge_workers(draft: Draft, lease_ms: int, jobs: list[str]) -> None:
+def judge_workers(draft: Draft, jobs: list[str]) -> None:
     """Which workers with tasks, or with something of these jobs to publish, have been silent too long. A leader that
     has just begun has heard nobody yet: it gives everyone the full time first."""
     publishing = {
@@ -106,6 +106,6 @@ def judge_workers(draft: Draft, lease_ms: int, jobs: list[str]) -> None:
     for worker in sorted({*draft.state.tasks_on, *publishing}):
         heard = draft.state.heard.get(worker)
         silent = draft.now - max(heard.at if heard else 0, draft.state.led_since)
-        if silent > lease_ms and not is_lost(draft.state, worker):
+        if silent > draft.state.lease_ms and not is_lost(draft.state, worker):
             draft.cause = Cause(kind="DETECTOR", note=f"worker {worker} silent for {silent} ms")
             lose_worker(draft, worker, f"not heard for {silent} ms")

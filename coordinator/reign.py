@@ -119,7 +119,7 @@ class Reign:
         self._dead_letters.flush()
         replica.poison.clear()
         state.heard.clear()
-        state.led_since = now
+        state.led_since, state.lease_ms = now, self._rules.lease_ms
         self._heard, heard = self._hearing.since(0)
         for each in heard:
             note_heartbeat(state, each.heartbeat, each.at)
@@ -237,7 +237,7 @@ class Reign:
     def _sweep(self, now: int) -> None:
         """A slice of the jobs at a time, so that nobody waits for it: all within `sweep_ms`, or, where there are many,
         at a pace that costs next to nothing."""
-        note_silence(self.state, now, self._rules.lease_ms)
+        note_silence(self.state, now)
         if not self._unswept:
             self._counts.swept(self.state.shard, self._orphans, heapq.nsmallest(MOST_AGES, self._checkpointed))
             self._orphans, self._checkpointed = 0, []
@@ -247,7 +247,7 @@ class Reign:
         views = [(job, self.state.jobs[job]) for job in jobs if job in self.state.jobs]
         self._orphans += sum(view.is_orphaned for _, view in views)
         self._checkpointed += [(at, job) for job, view in views if (at := last_checkpoint_ms(view))]
-        self._decide(Sweep(self._rules.lease_ms, jobs), Cause(kind="STATE", note="sweep"))
+        self._decide(Sweep(jobs), Cause(kind="STATE", note="sweep"))
 
     def _decide(self, given: core.Input, cause: Cause) -> None:
         self._take(core.drafted(self.state, given, self._now_ms(), cause))

@@ -1,8 +1,8 @@
 """Deciding again: whether today's logic would decide what the log says was decided, and where not, the difference field
 by field. For replays after an incident, and before an upgrade.
 
-A decision depends on the state before it, soft state (`heard`, `led_since`) included: what the caller does not know of
-that shows up as a difference. Pure.
+A decision depends on the state before it, soft state (`heard`, `led_since`, `lease_ms`) included: what the caller does
+not know of that shows up as a difference. Pure.
 """
 
 from __future__ import annotations

@@ -119,6 +119,7 @@ class State:
     writes: int = LOGIC
     heard: dict[str, Heard] = field(default_factory=dict)
     led_since: int = 0
+    lease_ms: int = 10_000  # how long a worker may be silent before it is given up
 
     def get(self, entity: Entity) -> Event | None:
         kind, parts = entity.kind, entity.parts

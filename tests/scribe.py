@@ -93,7 +93,7 @@ class Scribe:
         self.now = end
 
     def sweep(self) -> None:
-        self.give(Sweep(10_000, tuple(self.state.jobs)), r.Cause(kind="STATE", note="sweep"))
+        self.give(Sweep(tuple(self.state.jobs)), r.Cause(kind="STATE", note="sweep"))
 
     # A checkpoint as workers see it -----------------------------------------------------------------------------------
 

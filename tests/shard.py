@@ -50,7 +50,7 @@ class Shard:
         for event in self.log:
             fold(again, entity_of(event.entity), event if isinstance(event, Event) else None)
         self.state = again
-        self.state.led_since = self.now
+        self.state.led_since, self.state.lease_ms = self.now, LEASE_MS
         leader = Leader(coordinator="c", reason="test")
         self.write(activation(self.state, self.state.epoch + 1, self.now, leader).decision())
 
@@ -104,7 +104,7 @@ class Shard:
         self.now = end
 
     def sweep(self) -> Decision:
-        return self.give(Sweep(LEASE_MS, tuple(self.state.jobs)))
+        return self.give(Sweep(tuple(self.state.jobs)))
 
     def job(self, name: str = "a") -> str:
         view = self.state.jobs.get(name)

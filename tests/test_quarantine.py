@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coordinator.core import activation
-from coordinator.draft import Gone
+from coordinator.draft import Gone, Withdrawal
 from coordinator.quarantine import Impossible, Unreadable
 from coordinator.state import State, entity_of, fold
 from events.keys import named
@@ -21,6 +21,7 @@ from events.records import (
     StagingRemoved,
     Submit,
     TakeSavepoint,
+    TaskProgress,
     TaskReady,
     TaskRunning,
 )
@@ -121,6 +122,39 @@ def test_B5_whatever_is_lost_while_a_checkpoint_is_being_published(shard: Shard,
         assert shard.job() == "FAILING"  # completing was the decision: it is still to be published
         shard.report("a", -1, CheckpointCommitted(checkpoint=2), worker="w1", incarnation=1)
     assert shard.job() == "FAILED"
+    assert cleaned_up(shard)
+
+
+def test_R7_what_runs_unknown_to_all_is_stopped_before_staging_is_removed(shard: Shard) -> None:
+    """Found by the simulation: the record that said who runs the task was lost, staging was removed at once, and the
+    attempt staged once more."""
+    replay(shard, "task/a/0/0")
+    runs = TaskProgress(job="a", incarnation=1, pipeline=0, task=0, attempt=1)
+    cleanup = shard.state.jobs["a"].cleanups[1]
+    assert cleanup.due_at == shard.now + shard.state.lease_ms + 1, "until then whoever runs it is heard or has stopped"
+    shard.new_orders()
+    shard.worker("w2", tasks=(runs,))
+    assert Withdrawal("w2", "a", 0, 0) in shard.new_orders()
+    shard.wait(cleanup.due_at - shard.now)
+    held_up = shard.state.jobs["a"].cleanups[1]
+    assert "RemoveStaging" not in shard.actions()
+    assert (held_up.to, held_up.state.reason) == ("REMOVING", "an attempt of it still runs on w2")  # type: ignore[union-attr]
+    shard.worker("w2")
+    shard.wait(held_up.due_at - shard.now)
+    assert "RemoveStaging" in shard.actions()
+    shard.report("a", -1, StagingRemoved(), pipeline=-1, worker="w1", incarnation=1)
+    assert "a" not in shard.state.jobs
+
+
+def test_R7_a_new_leader_hears_everybody_before_it_removes_what_somebody_may_still_stage(shard: Shard) -> None:
+    replay(shard, "task/a/0/0")
+    ended, lease_ms = shard.now, shard.state.lease_ms
+    shard.wait(lease_ms - 1)
+    replay(shard)
+    shard.wait(2)
+    cleanup = shard.state.jobs["a"].cleanups[1]
+    assert "some worker may still run it" in cleanup.state.reason  # type: ignore[union-attr]
+    assert cleanup.due_at == ended + lease_ms - 1 + lease_ms + 1
     assert cleaned_up(shard)
 
 

@@ -125,7 +125,7 @@ class Coordinator:
         self.leading = epoch
         self.heartbeats = 0
         self.state.heard.clear()
-        self.state.led_since = self.now
+        self.state.led_since, self.state.lease_ms = self.now, self.world.lease_ms
         self.world.beaten = self.world.now
         self.world.count("takeovers")
         leader = Leader(coordinator=self.name, reason="the leader before fell silent")
@@ -201,8 +201,8 @@ class Coordinator:
         inputs += [(Timer(entity, due), Cause(kind="TIMER", note=entity)) for due, entity in self.state.due(now)]
         if now - self.swept > 1000:
             self.swept = now
-            note_silence(self.state, now, self.world.lease_ms)
-            sweep = Sweep(self.world.lease_ms, tuple(self.state.jobs))
+            note_silence(self.state, now)
+            sweep = Sweep(tuple(self.state.jobs))
             inputs.append((sweep, Cause(kind="STATE", note="sweep")))
         return inputs
 
