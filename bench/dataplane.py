@@ -169,7 +169,7 @@ def main() -> int:
     options.add_argument("--records", type=int, default=4_000_000, help="on the topic")
     options.add_argument("--of", nargs="+", default=["parquet", "kafka"], choices=["parquet", "kafka"])
     kafka.add_options(options)
-    options.set_defaults(repetitions=3)
+    options.set_defaults(repetitions=5)
     chosen = options.parse_args()
     return harness.report(measure(chosen), as_json=chosen.json)
 
