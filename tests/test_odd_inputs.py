@@ -178,7 +178,7 @@ def asks(command: Command) -> Act:
 def passes(ms: int) -> Act:
     def act(shard: Shard) -> None:
         shard.wait(ms)
-        note_silence(shard.state, shard.now, LEASE_MS)
+        note_silence(shard.state, shard.now)
         shard.sweep()
 
     return act
