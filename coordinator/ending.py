@@ -138,24 +138,24 @@ def begin_cleanup(draft: Draft, event: Event) -> None:
     """Due: have a worker remove what is left in staging. Asked again until it is reported."""
     known, name = cleanup_of(event), event.job
     body = specification_of(draft.state, name, known.owner)
-    until, reason = astray(draft.state, name, known.owner, draft.now)
-    worker = None if until else remover(draft.state, plan(body).env.labels if body else {}, known.tries)
+    not_before, reason = astray(draft.state, name, known.owner, draft.now)
+    worker = None if reason else remover(draft.state, plan(body).env.labels if body else {}, known.tries)
     held = known.held_by if worker is None or worker in known.held_by else (*known.held_by, worker)
-    if not until:
+    if not reason:
         reason = known.reason if worker else "no worker is there to remove what is staged"
-        until = draft.now + min(AGAIN_MS << min(known.tries, 20), AGAIN_AT_MOST_MS)
     moved = replace(known, tries=known.tries + 1, held_by=held, reason=reason)
+    due_at = max(not_before, draft.now + min(AGAIN_MS << min(known.tries, 20), AGAIN_AT_MOST_MS))
     transition = "begun" if event.to == "PROMISED" else "repeated"
     entity = named("cleanup", name, known.owner)
-    draft.emit(entity, transition, moved, incarnation=event.incarnation, due_at=until)
+    draft.emit(entity, transition, moved, incarnation=event.incarnation, due_at=due_at)
     if worker is not None:
         draft.order(event, STAGING, STAGING, worker, RemoveStaging(specification=body))
 
 
 def astray(state: State, name: str, incarnation: int, now: int) -> tuple[int, str]:
-    """Of a quarantined job nobody may know who ran it, so nobody could be told to stop: until when, and why, its
-    staging must not be removed yet. Workers that are heard are told (`stop_strays`); whoever is not heard has stopped
-    by itself when its lease was over. What they stage until then would be left for good."""
+    """Of a quarantined job nobody may know who ran it, so nobody could be told to stop: why its staging must not be
+    removed yet, if so, and until when at least. Workers that are heard are told (`stop_strays`); whoever is not heard
+    has stopped by itself when its lease was over. What they stage until then would be left for good."""
     job = state.jobs[name]
     known = job_of(job)[1] if job.event is not None and job.event.incarnation == incarnation else None
     if known is None or not known.quarantined:
@@ -165,7 +165,7 @@ def astray(state: State, name: str, incarnation: int, now: int) -> tuple[int, st
         return all_heard_at + 1, "some worker may still run it, and has until then to say so or to stop by itself"
     for worker, heard in state.heard.items():
         if any((task.job, task.incarnation) == (name, incarnation) for task in heard.heartbeat.tasks):
-            return now + AGAIN_MS, f"an attempt of it still runs on {worker}"
+            return 0, f"an attempt of it still runs on {worker}"
     return 0, ""
 
 
