@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import socket
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -62,6 +62,15 @@ def test_connections_of_all_kinds_end_with_it(asked: bytes) -> None:
         gc.collect()
 
 
+@pytest.fixture
+def only_what_is_new() -> Iterator[None]:
+    """The collector looks at what a test makes, not at all that was there before it."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("only_what_is_new")
 def test_a_connection_that_is_accepted_while_it_ends_is_closed() -> None:
     """Again and again, so that some are caught at every step of being accepted."""
     with warnings.catch_warnings():
