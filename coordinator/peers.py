@@ -1,6 +1,9 @@
 """The coordinators and what each knows of the others: every process beats, one small record whatever it leads, and
 listens to the beats of the others. Liveness is counted by this process's own monotonic clock.
 
+Whoever does not hear its own beats hears nobody's: it is deaf (cut off, or just healed and not caught up), and others'
+silence means little to it.
+
 Death is faster than silence: a connection is held to every other's health address (coordinator/peer_watch.py); where it
 ends and can't be made again, that process is gone. It is a hint only. Fencing decides.
 """
@@ -52,6 +55,7 @@ class Peers:
         self._stopping, self._soon = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="peers", daemon=True)
         self.begun_ms = monotonic_ms()
+        self.heard_myself_ms = 0  # beats come back in their order: what others said before has been heard, too
         self.failed: Exception | None = None
 
     def start(self) -> None:
@@ -89,13 +93,13 @@ class Peers:
             other = member.since_ms if member is not None and member.beat.instance != instance else 0
             return self._gone.get(instance, other)
 
-    def newer_epoch(self, shard: int, epoch: int) -> str:
-        """Who says that it leads the shard in a later reign; empty for nobody."""
+    def newer_leader(self, shard: int, epoch: int) -> Member | None:
+        """Who said last that it leads the shard in a later reign; None for nobody."""
         with self._lock:
-            for name, member in self._members.items():
+            for member in self._members.values():
                 if any(led.shard == shard and led.epoch > epoch for led in member.beat.shards):
-                    return name
-        return ""
+                    return member
+        return None
 
     def addresses(self) -> dict[str, str]:
         """Where the others can be reached, by instance."""
@@ -158,7 +162,9 @@ class Peers:
 
     def _meet_myself(self, beat: Beat, mine: Beat) -> None:
         """The one that came later goes: the other one works."""
-        if beat.instance != mine.instance and (beat.started_at, beat.instance) < (mine.started_at, mine.instance):
+        if beat.instance == mine.instance:
+            self.heard_myself_ms = monotonic_ms()
+        elif (beat.started_at, beat.instance) < (mine.started_at, mine.instance):
             raise SameIdTwice(
                 f"another process at {beat.address or 'an unknown address'} is coordinator {mine.coordinator} already "
                 f"(instance {beat.instance}). Give this one another id: --set coordinator.id=…, or leave it empty."

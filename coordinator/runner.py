@@ -21,6 +21,7 @@ from coordinator.metrics import Metrics
 from coordinator.peers import Peers, monotonic_ms
 from coordinator.reign import Reign, Rules
 from coordinator.replica import Replica
+from coordinator.state import State
 from events.cluster import Cluster
 from events.codec import Codec
 from events.dead_letters import DeadLetters
@@ -37,6 +38,7 @@ TEND_S = 0.5
 REBALANCE_S = 0.5
 CHECK_EVERY_S = 10.0  # how often who stands by asks whether the log is still there
 STABLE_MS = 3000  # how long a coordinator must have been heard before shards are handed over to it
+DEAF_MS = 10_000  # how long a leader may be silent, at least, for who does not even hear itself
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 10.0
 
 
@@ -95,7 +97,8 @@ class ShardRunner:
         self._thread = threading.Thread(target=self._run, name=f"shard-{shard}", daemon=True)
         self._tended = self._checked = 0.0
         self._suspected_ms = 0
-        self._yield_until_ms = 0  # whoever fenced this one has not led yet: it is given the time to
+        self._yield_until_ms = 0  # whoever fenced this one has not led yet: it is given the time to,
+        self._yields_in = 0  # as long as this is the newest reign
         self._refused = False
 
     def start(self) -> None:
@@ -203,11 +206,12 @@ class ShardRunner:
             self._suspected_ms = 0
             return None
         now = monotonic_ms()
-        if now < self._yield_until_ms or not self._can_lead():
+        assert self.replica is not None
+        state = self.replica.state
+        yields = now < self._yield_until_ms and _reign_of(state) <= self._yields_in
+        if yields or not self._can_lead():
             return None
         self._suspected_ms = self._suspected_ms or now
-        state = self.replica.state if self.replica else None
-        assert state is not None
         leader = state.leader.state if state.leader and isinstance(state.leader.state, Leader) else None
         others = [name for name, member in self._around.peers.members().items() if member.beat.logic >= state.logic]
         suspect = leader.coordinator if leader and state.leader and state.leader.to == "LEADING" else ""
@@ -247,14 +251,23 @@ class ShardRunner:
         leader = event.state
         if event.to == "VACANT":
             return Turn(f"{leader.coordinator} resigned", int(self.replica.heard_s * 1000))
-        heard_ms = max(known_ms, around.peers.last_heard_ms(leader.coordinator, self.shard))
-        if leader.coordinator == around.name and leader.instance != around.instance:
+        name, instance = leader.coordinator, leader.instance
+        if newer := around.peers.newer_leader(self.shard, event.epoch):  # heard of before the log tells
+            name, instance = newer.beat.coordinator, newer.beat.instance
+        heard_ms = max(known_ms, around.peers.last_heard_ms(name, self.shard))
+        if name == around.name and instance != around.instance:
             return Turn("this coordinator led it before it was restarted", heard_ms)
-        if gone_ms := around.peers.gone_ms(leader.coordinator, leader.instance):
-            return Turn(f"the connection to {leader.coordinator} has ended", gone_ms)
-        if now - heard_ms > around.timing.detection_ms:
-            return Turn(f"{leader.coordinator} has been silent for {now - heard_ms} ms", heard_ms)
+        if gone_ms := around.peers.gone_ms(name, instance):
+            return Turn(f"the connection to {name} has ended", gone_ms)
+        if now - heard_ms > self._patience_ms(now):
+            return Turn(f"{name} has been silent for {now - heard_ms} ms", heard_ms)
         return None
+
+    def _patience_ms(self, now: int) -> int:
+        """How long a leader may be silent. Whoever is deaf knows less, and would take over from one that is well."""
+        detection_ms = self._around.timing.detection_ms
+        is_deaf = now - self._around.peers.heard_myself_ms > detection_ms
+        return max(detection_ms, DEAF_MS) if is_deaf else detection_ms
 
     # Leading -------------------------------------------------------------------------------------------------------
 
@@ -263,6 +276,7 @@ class ShardRunner:
         assert replica is not None
         assert warm is not None
         decided = time.monotonic()
+        self._yields_in = _reign_of(replica.state)
         self._warm = None
         writer = warm.take_over()
         fenced = time.monotonic()
@@ -281,7 +295,7 @@ class ShardRunner:
             reign.begin(replace(self._leader(turn.reason), **{f"{p}_ms": round(s * 1000) for p, s in phases.items()}))
             phases["first_commit"] = time.monotonic() - caught_up
             self.first_commit_ms = round(phases["first_commit"] * 1000)
-            self.epoch = replica.state.epoch
+            self.epoch = self._yields_in = replica.state.epoch
             around.peers.beat_soon()
             around.metrics.took_over(self.shard, self.epoch, phases)
             LOG.info("leads shard=%d epoch=%d reason=%s %s", self.shard, self.epoch, turn.reason,
@@ -301,8 +315,9 @@ class ShardRunner:
             if time.monotonic() < rebalance_at:
                 continue
             rebalance_at = time.monotonic() + REBALANCE_S
-            if other := around.peers.newer_epoch(self.shard, self.epoch):
-                LOG.info("another leads, stands by again shard=%d epoch=%d leader=%s", self.shard, self.epoch, other)
+            if other := around.peers.newer_leader(self.shard, self.epoch):
+                LOG.info("another leads, stands by again shard=%d epoch=%d leader=%s", self.shard, self.epoch,
+                         other.beat.coordinator)  # fmt: skip
                 return
             successor = self._successor()
             if successor and around.handing_over.acquire(blocking=False):
@@ -335,3 +350,8 @@ class ShardRunner:
         around = self._around
         return Leader(coordinator=around.name, address=around.address, version=around.version,
                       instance=around.instance, successor=successor, reason=reason)  # fmt: skip
+
+
+def _reign_of(state: State) -> int:
+    """The newest election that is known."""
+    return state.leader.epoch if state.leader else 0

@@ -38,7 +38,7 @@ def test_an_open_transaction_that_nobody_ends_is_told_and_not_passed_over(cluste
     assert other.flush(10) == 0
     a_writer(cluster).close()
     with pytest.raises(LogUndecided, match=r"is decided up to offset 0 and goes on to 1: .*find-hanging --topic"):
-        decided_end(cluster.admin(), cluster, "events", 0, patience_s=0.5)
+        decided_end(cluster.admin(), cluster, "events", 0, patience_s=3.0)
     other.abort_transaction(30)
     assert decided_end(cluster.admin(), cluster, "events", 0) == 2
 
