@@ -6,7 +6,6 @@ import logging
 import os
 import signal
 import socket
-import threading
 import time
 import uuid
 from collections.abc import Iterable
@@ -21,6 +20,7 @@ from coordinator.peers import Peers
 from coordinator.reign import Rules
 from coordinator.runner import ShardRunner, Surroundings, Timing
 from coordinator.state import LOGIC
+from events.asked import Asked
 from events.clock import SteadyClock
 from events.cluster import Cluster
 from events.collector import collect_rarely
@@ -59,7 +59,7 @@ class Service:
         self._clock = SteadyClock()
         self._started_ms = self._clock.now_ms()
         self.metrics = Metrics(self._clock.now_ms)
-        self._stopping = threading.Event()
+        self._stopping = Asked()
         pages = {"/healthz": self._healthz, "/readyz": self._readyz, "/metrics": self._metrics_page}
         self._watching = PeerWatch()
         self.front = Front(settings.host, settings.port, pages, self._watching.look)

@@ -7,8 +7,6 @@ Nobody has to: whatever needs a broker and has no `bootstrap.servers` starts it.
 from __future__ import annotations
 
 import json
-import signal
-import threading
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +15,7 @@ from rich.console import Console
 
 from detent.options import Changes, ConfigFile, StateDir, settings_for
 from detent.settings_sources import flag
+from detent.stopping import Stopping
 from events.broker_launch import BrokerFailed, log_tail
 from events.broker_state import BrokerStatus, broker_directory, is_guarded, is_used, wait_for
 from events.embedded import DEFAULT_HEAP, STOP_LIMIT_S, EmbeddedBroker, answers, status, stop
@@ -53,16 +52,13 @@ def run_broker(
     Example: detent broker run --property log.cleaner.backoff.ms=100
     """
     overrides = _parse_properties(properties) if properties else None
-    leave = threading.Event()
     directory = _state_dir(state_dir, config, changes)
     broker = EmbeddedBroker(directory, overrides=overrides, port=port, heap=heap)
-    with broker:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: leave.set())
+    with broker, Stopping() as stopping:
         _say(f"The broker is ready.\n\n  bootstrap.servers  {broker.bootstrap_servers}")
         _say(f"  data and log       {broker.directory}\n")
         _say(f"Stop it with Ctrl-C here, or anywhere with: detent broker stop --state-dir {directory}")
-        while not leave.wait(LOOK_INTERVAL_S):
+        while not stopping.wait(LOOK_INTERVAL_S):
             if not broker.status.is_alive():
                 _explain_end(broker.directory)
                 return

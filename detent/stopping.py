@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import signal
-import threading
 from types import FrameType, TracebackType
 from typing import Any
+
+from events.asked import Asked
 
 
 class Stopping:
     """Use as a context on the main thread. The second Ctrl-C is an exception again, for who can't wait."""
 
     def __init__(self) -> None:
-        self._asked = threading.Event()
+        self._asked = Asked()
         self._before: dict[int, Any] = {}
 
     @property
