@@ -242,25 +242,30 @@ class ShardRunner:
         assert self.replica is not None
         around, now = self._around, monotonic_ms()
         event = self.replica.state.leader
-        known_ms = max(around.peers.begun_ms, int(self.replica.heard_s * 1000))
         if self._named() != around.name and now - around.peers.begun_ms < 3 * around.timing.beat_ms:
             return None  # it does not know the others yet
         if event is None or not isinstance(event.state, Leader):
             settled = now - around.peers.begun_ms > around.timing.detection_ms
             return Turn("the shard never had a leader", now) if settled else None
         leader = event.state
-        if event.to == "VACANT":
-            return Turn(f"{leader.coordinator} resigned", int(self.replica.heard_s * 1000))
-        name, instance = leader.coordinator, leader.instance
-        if newer := around.peers.newer_leader(self.shard, event.epoch):  # heard of before the log tells
-            name, instance = newer.beat.coordinator, newer.beat.instance
-        heard_ms = max(known_ms, around.peers.last_heard_ms(name, self.shard))
-        if name == around.name and instance != around.instance:
+        resigned = Turn(f"{leader.coordinator} resigned", int(self.replica.heard_s * 1000))
+        suspicion = resigned if event.to == "VACANT" else self._judged(leader.coordinator, leader.instance)
+        if suspicion and (newer := around.peers.newer_leader(self.shard, event.epoch)):  # heard of before the log tells
+            return self._judged(newer.beat.coordinator, newer.beat.instance)
+        return suspicion
+
+    def _judged(self, leader: str, instance: str) -> Turn | None:
+        """Why that process seems not to lead any more; None when it does."""
+        assert self.replica is not None
+        around, now = self._around, monotonic_ms()
+        known_ms = max(around.peers.begun_ms, int(self.replica.heard_s * 1000))
+        heard_ms = max(known_ms, around.peers.last_heard_ms(leader, self.shard))
+        if leader == around.name and instance != around.instance:
             return Turn("this coordinator led it before it was restarted", heard_ms)
-        if gone_ms := around.peers.gone_ms(name, instance):
-            return Turn(f"the connection to {name} has ended", gone_ms)
+        if gone_ms := around.peers.gone_ms(leader, instance):
+            return Turn(f"the connection to {leader} has ended", gone_ms)
         if now - heard_ms > self._patience_ms(now):
-            return Turn(f"{name} has been silent for {now - heard_ms} ms", heard_ms)
+            return Turn(f"{leader} has been silent for {now - heard_ms} ms", heard_ms)
         return None
 
     def _patience_ms(self, now: int) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from coordinator import runner as runner_module
-from coordinator.core import activation
+from coordinator.core import activation, resignation
 from coordinator.membership import Member
 from coordinator.runner import DEAF_MS, ShardRunner, Timing
 from coordinator.state import State
@@ -102,6 +102,18 @@ def test_who_leads_by_its_beats_is_believed_before_the_log_tells(standby: Standb
     assert not standby.reason()
     standby.peers.gone["i-c1"] = standby.now
     assert standby.reason() == "the connection to c1 has ended"
+
+
+def test_a_resigned_leader_is_not_followed_twice(standby: Standby) -> None:
+    """Another one leads already and has said so, while the log here still ends with the resignation."""
+    standby.elected("c1", 1)
+    resignation(standby.state, standby.now, Leader(coordinator="c1", instance="i-c1", successor="c0")).kept()
+    assert standby.reason() == "c1 resigned"
+    standby.peers.newer = Member(
+        Beat(coordinator="c2", instance="i-c2", time=0, shards=(ShardLed(shard=0, epoch=2),)), 0, standby.now
+    )
+    standby.peers.led_ms["c2"] = standby.peers.heard_myself_ms = standby.now
+    assert not standby.reason()
 
 
 def test_who_was_fenced_yields_until_the_other_has_led_and_no_longer(standby: Standby) -> None:
