@@ -21,6 +21,7 @@ from tests.simulation.world import World, all_of_them
 
 SEEDS_PER_MUTANT = 300
 SHRINK_TRIES = 300
+BAR = 30  # characters
 
 
 class Told(NamedTuple):
@@ -93,17 +94,45 @@ def tell_all(seeds: list[int], jobs: int) -> Iterator[Told]:
         yield from pool.map(tell, seeds, chunksize=10)
 
 
+class Progress:
+    """How far the seeds are, on stderr: a bar that is rewritten on a terminal, a line a minute anywhere else."""
+
+    def __init__(self, total: int) -> None:
+        self._total, self._began = total, time.perf_counter()
+        self._live = sys.stderr.isatty()
+        self._every_s = 0.2 if self._live else 60.0
+        self._shown = self._began
+
+    def came(self, done: int, violations: int) -> None:
+        now = time.perf_counter()
+        if now - self._shown < self._every_s and done < self._total:
+            return
+        self._shown = now
+        rate = done / (now - self._began)
+        filled = BAR * done // self._total
+        text = f"{done:,} of {self._total:,} seeds, {violations} violations, {rate:.1f}/s, "
+        text += f"{(self._total - done) / rate / 60:.1f} min to go"
+        sys.stderr.write(f"\r\x1b[K[{'#' * filled}{'.' * (BAR - filled)}] {text}" if self._live else f"{text}\n")
+        sys.stderr.write("\n" if self._live and done == self._total else "")
+        sys.stderr.flush()
+
+    def say(self, text: str) -> None:
+        sys.stderr.write(f"\r\x1b[K{text}\n" if self._live else f"{text}\n")
+        sys.stderr.flush()
+
+
 def run(seeds: list[int], jobs: int, as_json: bool) -> int:
     counts: Counter[str] = Counter()
     steps = transitions = 0
     violations: list[Told] = []
-    started = time.perf_counter()
+    started, progress = time.perf_counter(), Progress(len(seeds))
     for done, told in enumerate(tell_all(seeds, jobs), 1):
         counts.update(told.counts)
         steps, transitions = steps + told.steps, transitions + told.transitions
-        violations += [told] if told.violation else []
-        if sys.stderr.isatty():
-            sys.stderr.write(f"\r{done} of {len(seeds)} seeds, {len(violations)} violations ")
+        if told.violation:
+            violations.append(told)
+            progress.say(f"seed {told.seed}: {told.violation[:200]}")
+        progress.came(done, len(violations))
     took = time.perf_counter() - started
     for told in violations[:10]:
         sys.stdout.write(f"seed {told.seed}: {told.violation[:600]}\n")
@@ -147,11 +176,18 @@ def hunt(first: int, as_json: bool, only: str) -> int:
     return 1 if survived else 0
 
 
+def at_least_one(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not 1 or more")
+    return number
+
+
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--seeds", type=int, default=100, help="how many seeds to run")
+    options.add_argument("--seeds", type=at_least_one, default=100, help="how many seeds to run")
     options.add_argument("--from", type=int, default=1, dest="first", help="the first of them")
-    options.add_argument("--jobs", type=int, default=1, help="processes to run them in")
+    options.add_argument("--jobs", type=at_least_one, default=1, help="processes to run them in")
     options.add_argument("--seed", type=int, help="run this one alone")
     options.add_argument("--shrink", action="store_true", help="with --seed: the shortest story that still ends badly")
     options.add_argument("--trace", action="store_true", help="with --seed: every transition, as the log has it")
