@@ -12,8 +12,9 @@ SOAK_SEEDS ?= 100000
 help:            ## this list
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:[^#]*##/\t/' | expand -t 12
 
-setup: .venv/.ready  ## .venv from the hashed requirements, and the jars of broker and Spark
+setup: .venv/.ready  ## .venv from the hashed requirements, the jars of broker and Spark, Spark's class archive
 	@$(BIN)/python -m events.jars --quiet
+	@$(BIN)/python -m workers.spark.class_archive --quiet
 
 .venv/.ready: requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Detent needs Python 3.11 or newer; set PYTHON=/path/to/it")'

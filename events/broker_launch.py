@@ -40,7 +40,6 @@ FENCING_LIMIT_S = 20.0
 FENCED = r"Read-write operation (maybeFenceStaleBroker\(\d+\)) will be completed.*Processed \1 in "
 LOOKED = "Processed maybeFenceStaleBroker("
 LOOKS = 50
-CRASHED = "A fatal error has been detected by the Java Runtime Environment"
 JVM_VARIABLE = "DETENT_BROKER_JVM"  # more options of the broker's JVM
 ADDRESS_TAKEN = "Address already in use"
 

@@ -45,7 +45,7 @@ from typing import Self
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from events.broker_launch import ADDRESS_TAKEN, CRASHED, BrokerFailed, Launch, launch_broker, log_tail
+from events.broker_launch import ADDRESS_TAKEN, BrokerFailed, Launch, launch_broker, log_tail
 from events.broker_settings import HOST, PortTaken, check_overrides, choose_ports
 from events.broker_state import (
     POLL_S,
@@ -64,7 +64,7 @@ from events.broker_state import (
 from events.embedded_guard import STOP_WAIT_S, USERS_LOCK
 from events.errors import DetentError
 from events.jars import fetch_jars
-from events.java import find_java
+from events.java import CRASHED, find_java
 
 START_LOCK = "start.lock"
 DEFAULT_HEAP = "512m"

@@ -1,4 +1,4 @@
-"""Finds the Java that the embedded broker and the jar fetcher run on.
+"""Finds the Java that the embedded broker, the jar fetcher and Spark run on.
 
 It takes what `JAVA_HOME` says, then the first `java` on `PATH`, as Spark does, and checks its version.
 It must never install anything, and never pick another Java than the one the user pointed to.
@@ -17,6 +17,7 @@ from pathlib import Path
 from events.errors import DetentError
 
 OLDEST_VERSION = 17
+CRASHED = "A fatal error has been detected by the Java Runtime Environment"  # in what it says when it does
 INSTALL_HINT = (
     f"Install a JDK {OLDEST_VERSION} or newer (Debian and Ubuntu: apt install openjdk-17-jre-headless; "
     "macOS: brew install openjdk@17), or set JAVA_HOME to one."

@@ -21,12 +21,12 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from events import embedded
-from events.broker_launch import CRASHED, BrokerFailed, Launch
+from events.broker_launch import BrokerFailed, Launch
 from events.broker_settings import HOST, Ports, choose_ports
 from events.broker_state import BrokerStatus, StateUnusable, broker_directory, is_used, read_record
 from events.embedded import BrokerDiffers, EmbeddedBroker, answers
 from events.embedded_guard import process_identity
-from events.java import Java, NoJava
+from events.java import CRASHED, Java, NoJava
 
 pytestmark = pytest.mark.broker
 

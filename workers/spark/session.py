@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from events.errors import DetentError
 from events.jars import SPARK_JARS, fetch_jars
+from events.java import CRASHED
 from events.log_fields import with_fields
+from workers.spark import class_archive
 from workers.spark.shipping import ARCHIVE, archived, ship
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ LOG_FILE = "spark.log"
 POOL = "spark.scheduler.pool"
 JOB_GROUP = "spark.jobGroup.id"
 PYTHON = "spark.pyspark.python"
+JAVA_OPTIONS = "spark.driver.defaultJavaOptions"  # those that a user may add to are extraJavaOptions
 
 # What a driver of many small jobs needs; `worker.spark.conf` overrides each. Reasons and figures: docs/dataplane.md.
 TUNING: Mapping[str, str] = {
@@ -58,7 +61,7 @@ LOCAL_TUNING: Mapping[str, str] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     # Parquet's buffers are of some MB: in smaller regions they have G1 mark the heap all the time.
-    "spark.driver.defaultJavaOptions": "-XX:G1HeapRegionSize=16m",
+    JAVA_OPTIONS: "-XX:G1HeapRegionSize=16m",
 }
 
 
@@ -248,8 +251,18 @@ class Spark:
             os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # by this, PySpark's functions know what they are used with
             archived(self._settings.archive)
             return _connect(self._settings)
-        session, self._process = _launch(self._settings, self._jars())
+        jars = self._jars()
+        try:
+            session, self._process = launch(self._settings, jars)
+        except Exception:
+            if jars is not None and self._has_crashed():
+                class_archive.throw_away(jars)
+            raise
         return session
+
+    def _has_crashed(self) -> bool:
+        log = self._settings.directory / LOG_FILE
+        return log.exists() and CRASHED in log.read_text(errors="replace")
 
     def _jars(self) -> Path | None:
         """Without them Spark runs as well: Iceberg and PostgreSQL are what then can't be used."""
@@ -348,7 +361,8 @@ def _connect(settings: SparkSettings) -> SparkSession:
     return session
 
 
-def _launch(settings: SparkSettings, jars: Path | None) -> tuple[SparkSession, subprocess.Popen[bytes]]:
+def launch(settings: SparkSettings, jars: Path | None) -> tuple[SparkSession, subprocess.Popen[bytes]]:
+    """A driver in a JVM under this process, and that JVM."""
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
@@ -356,6 +370,8 @@ def _launch(settings: SparkSettings, jars: Path | None) -> tuple[SparkSession, s
     conf = SparkConf(loadDefaults=False)
     for name, value in settings.all_conf(jars).items():
         conf.set(name, value)
+    if settings.is_local and jars is not None:
+        conf.set(JAVA_OPTIONS, f"{conf.get(JAVA_OPTIONS, '')} {class_archive.options(jars)}".strip())
     # Spark's Python processes are of this Python, with its packages; PySpark looks for it nowhere else.
     if (python := settings.conf.get(PYTHON)) is not None:
         os.environ["PYSPARK_PYTHON"] = python
