@@ -28,7 +28,7 @@ demo: setup      ## see it work, with a kill -9 in the middle; KEEP=1 leaves it 
 	@$(BIN)/python -m detent demo $(if $(KEEP),--keep)
 
 test: check      ## all tests, TESTS_AT_ONCE (2) files at a time: most of them wait for other processes; 0: one after the other
-	@$(BIN)/python -m pytest --numprocesses $(TESTS_AT_ONCE) --dist loadfile
+	@$(BIN)/python -m pytest --numprocesses $(TESTS_AT_ONCE) --dist loadfile --no-loadscope-reorder
 
 check: setup     ## lint, format and strict types
 	@$(BIN)/ruff check --quiet .

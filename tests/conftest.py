@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
@@ -105,6 +106,13 @@ def docker_engine() -> None:
 def kafka_image(docker_engine: None) -> str:
     """The image that brokers in containers run from."""
     return image.kafka_image()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files of few tests come first: their tests are the long ones, and a run of two at a time should not end with one
+    that the other process waits for."""
+    tests = Counter(item.path for item in items)
+    items.sort(key=lambda item: tests[item.path])
 
 
 @pytest.hookimpl(wrapper=True)
