@@ -101,14 +101,15 @@ class Soak:
     def look(self) -> None:
         """Take what is new on the log. Only the outcomes of commands are kept of it: a long run is a long log."""
         look, new = self.scene.look, self.scene.look.follow()
+        for what in self.spark.judge():
+            self.wrong(what)
         if not new:
             return
         del look.seen[-len(new) :]
         look.seen += [seen for seen in new if seen.key.startswith("command/")]
         self.events += len(new)
         for seen in new:
-            for what in self.spark.saw(seen):
-                self.wrong(what)
+            self.spark.saw(seen)
             kind, _, rest = seen.key.partition("/")
             event = seen.event
             if event is None:

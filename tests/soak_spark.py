@@ -43,6 +43,7 @@ class Output:
     rows: int  # -1: as many as the log says
     published: int = 0  # by the log
     end: str = ""
+    is_gone: bool = False  # cleaned up, by the log
 
     def findings(self) -> list[str]:
         """When it is cleaned up."""
@@ -71,7 +72,7 @@ class Output:
 class SparkJobs:
     scene: Scene
     root: Path
-    open: dict[str, Output] = field(default_factory=dict)  # not cleaned up yet
+    open: dict[str, Output] = field(default_factory=dict)  # not judged yet
     judged: int = 0
     rows: int = 0
 
@@ -85,23 +86,29 @@ class SparkJobs:
         body = {"env": ENV | {"checkpoint": checkpoint}, "source": [given], "sink": [into]}
         self.scene._send(name, Submit(specification=json.dumps(body)))
 
-    def saw(self, seen: Seen) -> list[str]:
-        """A record of the log; what is wrong with the output of a job that it shows to be gone."""
+    def saw(self, seen: Seen) -> None:
+        """A record of the log."""
         kind, _, rest = seen.key.partition("/")
         output = self.open.get(rest.split("/")[0])
         if output is None:
-            return []
+            return
         if kind == "summary" and seen.event is not None and isinstance(seen.event.state, Summary):
             output.published = seen.event.state.rows
         elif kind == "job" and seen.event is not None:
             output.end = seen.event.to
         elif kind == "job":
+            output.is_gone = True
+
+    def judge(self) -> list[str]:
+        """What is wrong with the output of those that are cleaned up; not while something is in its place."""
+        found: list[str] = []
+        for output in [output for output in self.open.values() if output.is_gone and not output.path.is_file()]:
             del self.open[output.job]
             self.judged += 1
             self.rows += output.published
-            return output.findings()
-        return []
+            found += output.findings()
+        return found
 
     def sinks(self) -> list[Path]:
         """That somebody writes to."""
-        return [output.path for output in self.open.values() if output.path.is_dir()]
+        return [output.path for output in self.open.values() if output.path.is_dir() and not output.is_gone]
