@@ -17,13 +17,15 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from events.errors import DetentError
 from events.jars import SPARK_JARS, fetch_jars
-from events.java import find_java
+from events.java import CRASHED, find_java
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -57,18 +59,24 @@ def place(jars: Path) -> Path:
     return Path(sys.prefix) / "share" / "detent" / f"spark.{key}.jsa"
 
 
-def options(jars: Path) -> str:
+def options(jars: Path | None) -> str:
     """What a driver is started with to use the archive; empty when there is none."""
-    archive = place(jars)
-    return shlex.join([QUIET, f"-XX:SharedArchiveFile={archive}"]) if archive.is_file() else ""
+    if jars is None or not (archive := place(jars)).is_file():
+        return ""
+    return shlex.join([QUIET, f"-XX:SharedArchiveFile={archive}"])
 
 
-def throw_away(jars: Path) -> None:
-    """Java has crashed at its start, and may have done so over this file."""
-    archive = place(jars)
-    if archive.is_file():
-        LOG.warning("Java crashed at its start: %s is thrown away; `make setup` makes another", archive)
-        archive.unlink()
+@contextmanager
+def distrusted(jars: Path | None, log: Path) -> Iterator[None]:
+    """Where Java crashes at its start, which its log tells, it may have done so over the archive: it goes."""
+    try:
+        yield
+    except Exception:
+        crashed = log.exists() and CRASHED in log.read_text(errors="replace")
+        if crashed and jars is not None and (archive := place(jars)).is_file():
+            LOG.warning("Java crashed at its start: %s is thrown away; `make setup` makes another", archive)
+            archive.unlink()
+        raise
 
 
 def make(jars: Path) -> Path:

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from events.errors import DetentError
 from events.jars import SPARK_JARS, fetch_jars
-from events.java import CRASHED
 from events.log_fields import with_fields
 from workers.spark import class_archive
 from workers.spark.shipping import ARCHIVE, archived, ship
@@ -252,17 +251,9 @@ class Spark:
             archived(self._settings.archive)
             return _connect(self._settings)
         jars = self._jars()
-        try:
+        with class_archive.distrusted(jars, self._settings.directory / LOG_FILE):
             session, self._process = launch(self._settings, jars)
-        except Exception:
-            if jars is not None and self._has_crashed():
-                class_archive.throw_away(jars)
-            raise
         return session
-
-    def _has_crashed(self) -> bool:
-        log = self._settings.directory / LOG_FILE
-        return log.exists() and CRASHED in log.read_text(errors="replace")
 
     def _jars(self) -> Path | None:
         """Without them Spark runs as well: Iceberg and PostgreSQL are what then can't be used."""
@@ -370,7 +361,7 @@ def launch(settings: SparkSettings, jars: Path | None) -> tuple[SparkSession, su
     conf = SparkConf(loadDefaults=False)
     for name, value in settings.all_conf(jars).items():
         conf.set(name, value)
-    if settings.is_local and jars is not None:
+    if settings.is_local:
         conf.set(JAVA_OPTIONS, f"{conf.get(JAVA_OPTIONS, '')} {class_archive.options(jars)}".strip())
     # Spark's Python processes are of this Python, with its packages; PySpark looks for it nowhere else.
     if (python := settings.conf.get(PYTHON)) is not None:
