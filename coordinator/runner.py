@@ -112,6 +112,14 @@ class ShardRunner:
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
+    @property
+    def would_take_over(self) -> bool:
+        """At once, that is: it stands by, and has been there for long enough to know the others."""
+        return self.standing_by and self._knows_the_others()
+
+    def _knows_the_others(self) -> bool:
+        return monotonic_ms() - self._around.peers.begun_ms >= 3 * self._around.timing.beat_ms
+
     def _run(self) -> None:
         pause_s = FIRST_PAUSE_S
         while not self._stopping.is_set():
@@ -242,8 +250,8 @@ class ShardRunner:
         assert self.replica is not None
         around, now = self._around, monotonic_ms()
         event = self.replica.state.leader
-        if self._named() != around.name and now - around.peers.begun_ms < 3 * around.timing.beat_ms:
-            return None  # it does not know the others yet
+        if self._named() != around.name and not self._knows_the_others():
+            return None
         if event is None or not isinstance(event.state, Leader):
             settled = now - around.peers.begun_ms > around.timing.detection_ms
             return Turn("the shard never had a leader", now) if settled else None

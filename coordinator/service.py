@@ -180,10 +180,11 @@ class Service:
         return Page(200, b"ok\n")
 
     def _readyz(self) -> Page:
-        """Ready when every shard it follows is at the end of its log, led or followed."""
-        shards = {r.shard: "leads" if r.epoch else "stands by" if r.standing_by else "not ready" for r in self.runners}
+        """Ready when every shard it follows is led, or followed so that it would be led at once."""
+        runners = ((str(r.shard), r) for r in self.runners)
+        shards = {s: "leads" if r.epoch else "stands by" if r.would_take_over else "not ready" for s, r in runners}
         ready = bool(shards) and "not ready" not in shards.values()
-        content = {"ready": ready, "coordinator": self.name, "shards": {str(s): how for s, how in shards.items()}}
+        content = {"ready": ready, "coordinator": self.name, "shards": shards}
         return json_page(200 if ready else 503, content)
 
     def _metrics_page(self) -> Page:

@@ -132,3 +132,18 @@ def test_who_was_fenced_yields_until_the_other_has_led_and_no_longer(standby: St
     standby.elected("c1", 1)
     standby.now += 60_000
     assert standby.reason(), "whoever fenced it has had the time to lead"
+
+
+def test_ready_is_who_would_take_over_at_once(standby: Standby) -> None:
+    """Who has just begun does not know the others yet, and holds back: a rolling upgrade must not end the last one
+    that leads on its word."""
+    standby.elected("c1", 1)
+    standby.runner.standing_by = True
+    standby.peers.begun_ms = standby.peers.led_ms["c1"] = standby.peers.gone["i-c1"] = standby.now
+    known_ms = 3 * Timing().beat_ms
+    standby.now += known_ms - 1
+    assert (standby.runner.would_take_over, standby.reason()) == (False, "")
+    standby.now += 1
+    assert (standby.runner.would_take_over, standby.reason()) == (True, "the connection to c1 has ended")
+    standby.runner.standing_by = False
+    assert not standby.runner.would_take_over
