@@ -12,7 +12,7 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 from coordinator.state import Heard
 from events.cluster import Cluster
 from events.codec import Codec
-from events.errors import Place, UnreadableRecord
+from events.errors import BrokerUnreachable, Place, UnreadableRecord
 from events.inputs import InputsReader
 from events.reader import offset_of
 from events.records import Heartbeat
@@ -41,7 +41,8 @@ class Hearing:
 
     def stop(self) -> None:
         self._stopping.set()
-        self._thread.join()
+        if self._thread.is_alive():
+            self._thread.join()
         self._reader.close()
 
     def since(self, version: int) -> tuple[int, list[Heard]]:
@@ -68,7 +69,7 @@ class Hearing:
             return
         try:
             said = self._codec.decode(value, Heartbeat, Place(TOPIC, 0, offset_of(message)))
-        except UnreadableRecord as error:
+        except (UnreadableRecord, BrokerUnreachable) as error:  # its schema may be unknown, and out of reach
             LOG.warning("a heartbeat can't be read worker=%s reason=%s", worker, error)
             return
         if self._is_history(message):

@@ -20,7 +20,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from coordinator.membership import Member
 from events.cluster import Cluster
 from events.codec import Codec
-from events.errors import DetentError, Place, UnreadableRecord
+from events.errors import BrokerUnreachable, DetentError, Place, UnreadableRecord
 from events.inputs import END, InputsReader
 from events.reader import offset_of
 from events.records import Beat
@@ -141,7 +141,7 @@ class Peers:
     def _take(self, message: Message) -> None:
         try:
             beat = self._codec.decode(message.value(), Beat, Place(TOPIC, 0, offset_of(message)))
-        except UnreadableRecord as error:
+        except (UnreadableRecord, BrokerUnreachable) as error:  # its schema may be unknown, and out of reach
             LOG.warning("a beat can't be read: %s", error)
             return
         mine = self._me()

@@ -74,10 +74,10 @@ class Service:
         make_ready()
         self.front.start()
         LOG.info("starts coordinator=%s instance=%s address=%s", self.name, self.instance, self.front.address)
-        facts = self._prepare()
-        if facts is None:
+        prepared = self._prepare()
+        if prepared is None:
             return 0
-        self._begin(facts)
+        self._begin(*prepared)
         failed = self._watch()
         self._end()
         return 1 if failed else 0
@@ -90,24 +90,31 @@ class Service:
             raise SystemExit(128 + number)
         self._stopping.set()
 
-    def _prepare(self) -> TopicFacts | None:
-        """Topics and schemas, however long the broker is away; None when it is told to stop meanwhile."""
+    def _prepare(self) -> tuple[TopicFacts, Hearing, Peers] | None:
+        """All that needs a broker, however long it is away; None when it is told to stop meanwhile."""
         pause_s = 1.0
         while not self._stopping.is_set():
             try:
                 facts = ensure_topics(self.cluster, self.settings.topics, patience_s=5.0)
                 self.codec = shared_codec(self.cluster)
-                return facts["events"]
+                return facts["events"], *self._listeners()
             except BrokerUnreachable as error:
                 LOG.warning("waits for the broker, tries again in %.0f s: %s", pause_s, error)
                 self._stopping.wait(pause_s)
                 pause_s = min(2 * pause_s, 10.0)
         return None
 
-    def _begin(self, facts: TopicFacts) -> None:
+    def _listeners(self) -> tuple[Hearing, Peers]:
+        hearing = Hearing(self.cluster, self.codec, self._clock.now_ms, self.settings.rules.lease_ms)
+        try:
+            return hearing, Peers(self.cluster, self.codec, self._beat, self.settings.timing.beat_ms)
+        except BaseException:
+            hearing.stop()
+            raise
+
+    def _begin(self, facts: TopicFacts, hearing: Hearing, peers: Peers) -> None:
         settings, cluster = self.settings, self.cluster
-        self.hearing = Hearing(cluster, self.codec, self._clock.now_ms, settings.rules.lease_ms)
-        self.peers = Peers(cluster, self.codec, self._beat, settings.timing.beat_ms)
+        self.hearing, self.peers = hearing, peers
         around = Surroundings(
             cluster=cluster,
             codec=self.codec,
@@ -115,8 +122,8 @@ class Service:
             instance=self.instance,
             version=settings.version,
             address=self.front.address,
-            hearing=self.hearing,
-            peers=self.peers,
+            hearing=hearing,
+            peers=peers,
             metrics=self.metrics,
             now_ms=self._clock.now_ms,
             rules=settings.rules,
@@ -127,9 +134,9 @@ class Service:
         )
         shards: Iterable[int] = range(cluster.shards) if settings.shards is None else settings.shards
         self.runners = [ShardRunner(around, shard) for shard in shards]
-        self.hearing.start()
-        self.peers.start()
-        self._watching.watch(self.peers)
+        hearing.start()
+        peers.start()
+        self._watching.watch(peers)
         for runner in self.runners:
             runner.start()
 

@@ -15,6 +15,7 @@ from events.errors import Place
 from events.reader import UnreadablePartition, offset_of
 from events.topics import answered
 
+PATIENCE_S = 30.0
 Partition = tuple[str, int]  # topic without its prefix, and partition
 END = -1
 
@@ -35,18 +36,19 @@ class InputsReader:
     """One consumer on several partitions. Not for several threads at once."""
 
     def __init__(self, cluster: Cluster, starts: Mapping[Partition, int | None]) -> None:
-        """Begin at these offsets; None is the first one that the log has, END what comes from now on."""
+        """Begin at these offsets; None is the first one that the log has, END what comes from now on: for these the
+        broker is asked. Raises BrokerUnreachable."""
         self._cluster = cluster
         self._consumer: Consumer = cluster.consumer(queued_min_messages=20_000, queued_max_messages_kbytes=32_768)
         self._names = {cluster.topic(topic): topic for topic, _ in starts}
         self.positions: dict[Partition, int] = {}
         self.ends: dict[Partition, int] = {}  # how far each log went when reading began, where it was asked
-        for (topic, partition), start in starts.items():
-            if start is None or start == END:
-                first, after = self._bounds(topic, partition)
-                start = first if start is None else after
-                self.ends[topic, partition] = after
-            self.positions[topic, partition] = start
+        try:
+            for (topic, partition), start in starts.items():
+                self.positions[topic, partition] = self._first(topic, partition, start)
+        except BaseException:
+            self.close()
+            raise
         self.go_to(self.positions)
 
     def close(self) -> None:
@@ -79,12 +81,19 @@ class InputsReader:
             raise UnreadablePartition(place, f"{error.str()} ({error.name()})")
         return False
 
+    def _first(self, topic: str, partition: int, start: int | None) -> int:
+        if start is not None and start != END:
+            return start
+        first, after = self._bounds(topic, partition)
+        self.ends[topic, partition] = after
+        return first if start is None else after
+
     def _bounds(self, topic: str, partition: int) -> tuple[int, int]:
         at = TopicPartition(self._cluster.topic(topic), partition)
         found: tuple[int, int] = answered(
             self._cluster,
             f"asking for the bounds of {topic}/{partition}",
-            30.0,
+            PATIENCE_S,
             lambda: self._consumer.get_watermark_offsets(at, timeout=3),
         )
         return found

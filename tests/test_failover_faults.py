@@ -11,14 +11,20 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bench.fleet import Child, Launch, resident_mb
-from events import embedded
+from coordinator import service as service_module
+from coordinator.service import Service, ServiceSettings
+from events import embedded, inputs
+from events.cluster import Cluster
+from events.codec import Codec
 from events.embedded import EmbeddedBroker
 from events.records import Task
-from events.topics import TopicSettings
+from events.schema_topic import shared_codec
+from events.topics import TopicFacts, TopicSettings, ensure_topics
 from tests.logs import own_cluster, until
 from tests.oracle import read_log
 from tests.proxy import Proxy, proxied_broker
@@ -174,6 +180,38 @@ def test_a_broker_that_is_killed_in_the_middle_of_a_job_loses_nothing(frail: Emb
 def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[EmbeddedBroker, Proxy]]:
     with proxied_broker(tmp_path_factory.mktemp("proxied")) as made:
         yield made
+
+
+def test_a_broker_that_goes_away_amid_the_start_is_waited_for(
+    network: tuple[EmbeddedBroker, Proxy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """Found by the soak: it was there for topics and schemas, and then away for longer than a question is asked."""
+    proxy, tries = network[1], list[str]()
+
+    def ensure(*arguments: Any, **options: Any) -> dict[str, TopicFacts]:
+        tries.append(caplog.text)
+        if len(tries) == 2:
+            proxy.heal()
+        return ensure_topics(*arguments, **options)
+
+    def learn(cluster: Cluster) -> Codec:
+        codec = shared_codec(cluster)
+        if len(tries) == 1:
+            proxy.refuse()
+        return codec
+
+    monkeypatch.setattr(service_module, "ensure_topics", ensure)
+    monkeypatch.setattr(service_module, "shared_codec", learn)
+    monkeypatch.setattr(inputs, "PATIENCE_S", 1.0)
+    service = Service(own_cluster(proxy.address), ServiceSettings(name="c0", state_dir=tmp_path))
+    prepared = service._prepare()
+    assert prepared is not None
+    assert len(tries) == 2
+    assert "asking for the bounds of workers/0" in tries[1], "it is to go away where this asks"
+    for listener in prepared[1:]:
+        listener.start()
+        listener.stop()
 
 
 @pytest.mark.parametrize("cut", [Proxy.hold, Proxy.refuse], ids=["held", "refused"])

@@ -7,10 +7,12 @@ import time
 import pytest
 
 from coordinator.hearing import Hearing
+from coordinator.peers import Peers
 from events.cluster import Cluster
-from events.codec import Codec
+from events.codec import SINGLE_OBJECT, Codec
 from events.embedded import EmbeddedBroker
-from events.records import Heartbeat
+from events.errors import BrokerUnreachable
+from events.records import Beat, Heartbeat
 from events.topics import TopicSettings, ensure_topics
 from tests.logs import own_cluster, until
 
@@ -57,3 +59,32 @@ def test_only_what_was_there_at_the_start_can_be_too_old(broker: EmbeddedBroker)
         assert "history" in heard(hearing)
     finally:
         hearing.stop()
+
+
+@pytest.mark.broker
+def test_a_schema_that_is_out_of_reach_costs_one_record_and_not_the_process(
+    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Somebody newer said something, and the broker went away before its schema could be asked for."""
+    cluster = own_cluster(broker.bootstrap_servers)
+    ensure_topics(cluster)
+
+    def out_of_reach() -> None:
+        raise BrokerUnreachable(cluster.bootstrap_servers, "reading the schemas topic", 30.0)
+
+    codec, me = Codec(refresh=out_of_reach), Beat(coordinator="c0", instance="i0", time=0)
+    hearing, peers = Hearing(cluster, codec, lambda: 0, lease_ms=60_000), Peers(cluster, codec, lambda: me, beat_ms=100)
+    hearing.start()
+    peers.start()
+    try:
+        producer = cluster.producer()
+        for topic in ("workers", "coordinators"):
+            producer.produce(cluster.topic(topic), SINGLE_OBJECT + bytes(8), b"newer", 0)
+        assert producer.flush(30) == 0
+        until(lambda: all(f"a {what} can't be read" in caplog.text for what in ("heartbeat", "beat")), "both to come")
+        say(cluster, "w0", 0)
+        until(lambda: heard(hearing) == {"w0"}, "what comes later")
+        assert (hearing.failed, peers.failed) == (None, None)
+    finally:
+        hearing.stop()
+        peers.stop()
