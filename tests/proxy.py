@@ -21,6 +21,7 @@ from events.embedded import EmbeddedBroker
 from events.front import end_all
 
 CHUNK = 64 * 1024
+PATIENT_S = 180.0  # brokers of these tests are killed while all their clients keep the machine busy
 
 
 class Proxy:
@@ -150,7 +151,7 @@ class BrokerBehind(EmbeddedBroker):
     """A broker with further listeners, each announced at the address of a proxy."""
 
     def __init__(self, state_dir: Path, proxies: dict[str, Proxy]) -> None:
-        super().__init__(state_dir)
+        super().__init__(state_dir, ready_limit_s=PATIENT_S)
         self._proxies = proxies
 
     def start(self) -> Self:

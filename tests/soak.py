@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.fleet import Fleet, Look
+from events.errors import DetentError
 from events.records import Cancel, CommandAction, Stop, TakeSavepoint
 from events.topics import ensure_topics
 from tests import soak_spark
@@ -314,8 +315,11 @@ def main() -> int:
     result: dict[str, Any] = {"seed": seed, "faults": {}, "violations": []}
     if given.minutes > 0:
         with a_soak(directory / "faults", seed) as soak:
-            soak.run(given.minutes)
-            soak.finish()
+            try:
+                soak.run(given.minutes)
+                soak.finish()
+            except DetentError as error:  # what the run itself needs, such as its broker: what was seen is told
+                soak.wrong(f"it ended before its time: {error}")
             soak.say(soak._how_it_goes())
             result = soak.result(seed)
     if given.streaming_minutes > 0:
